@@ -1,0 +1,1 @@
+"""The commands. This room alone reads the environment and composes the others."""

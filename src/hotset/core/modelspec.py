@@ -1,0 +1,135 @@
+"""What a model is, as numbers: the planner's picture of one GGUF file or shard set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["CacheKind", "Experts", "LayerSpec", "ModelSpec", "Role"]
+
+
+class Role(StrEnum):
+    """What a tensor's bytes are for. The order is that of the tables people read."""
+
+    TOKEN_EMBEDDING = "token embedding"
+    ATTENTION = "attention"
+    DENSE_FFN = "dense FFN"
+    ROUTER = "router"
+    ROUTED_EXPERTS = "routed experts"
+    SHARED_EXPERTS = "shared experts"
+    OUTPUT = "output"
+    MTP = "MTP block"
+    OTHER = "other"
+
+
+class CacheKind(StrEnum):
+    """What a layer keeps of the tokens it has seen."""
+
+    FULL = "full attention"
+    WINDOW = "sliding window"
+    LATENT = "latent (MLA)"
+    RECURRENT = "recurrent"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One block.
+
+    Attributes:
+        index: number in the file (`blk.<index>.`).
+        bytes_by_role: weights in the file, bytes; roles without bytes are absent.
+        cache: the main kind. A hybrid block with attention and a recurrent state (none of the
+            known families has one) would name its attention kind and fill both groups of fields.
+        k_elements: elements that one token adds to the K cache, all heads; 0 without attention.
+        v_elements: the same for V; 0 where K holds everything (MLA).
+        indexer_elements: elements per token of a sparse-attention indexer's key cache.
+        state_r_elements: F32 elements of convolution state per sequence.
+        state_s_elements: F32 elements of recurrent state per sequence.
+    """
+
+    index: int
+    bytes_by_role: Mapping[Role, int]
+    cache: CacheKind
+    k_elements: int = 0
+    v_elements: int = 0
+    indexer_elements: int = 0
+    state_r_elements: int = 0
+    state_s_elements: int = 0
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(self.bytes_by_role.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The routed experts of a model.
+
+    Attributes:
+        count: experts per layer.
+        used: experts that a token uses per layer.
+        layers: indices of the blocks that have routed experts.
+        n_bytes: all routed experts together, biases and scales included.
+        is_fused: gate and up are one tensor (`ffn_gate_up_exps`).
+        is_per_expert_file: one tensor per expert, as old Mixtral files have.
+    """
+
+    count: int
+    used: int
+    layers: tuple[int, ...]
+    n_bytes: int
+    is_fused: bool = False
+    is_per_expert_file: bool = False
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Expert bytes that one token reads, on average over the experts."""
+        return self.n_bytes * self.used // self.count if self.count else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Architecture, sizes and cache rule of one model. Bytes are exact; they are the file's own.
+
+    Attributes:
+        architecture: as the file names it (`qwen3moe`).
+        name: the model's own name, or its file's.
+        is_known: whether the families table has a row for it. If not, the cache figures are an
+            upper bound (every block as full attention) and `notes` says so.
+        n_layers: blocks that run for a token (without MTP blocks).
+        n_mtp_layers: blocks of a multi-token-prediction head, at the end of `layers`.
+        context_tokens: trained context length; 0 where the file does not say.
+        n_vocab: rows of the token embedding.
+        n_embd: width of the residual stream.
+        layers: every block of the file, MTP blocks last.
+        bytes_by_role: the whole file.
+        bytes_by_type: the quantization mix: tensor type name to bytes.
+        experts: None for a dense model.
+        window_tokens: sliding window; 0 without one.
+        has_vocabulary, has_chat_template: what the file carries of a tokenizer.
+        notes: oddities worth a line on the screen.
+    """
+
+    architecture: str
+    name: str
+    is_known: bool
+    n_layers: int
+    n_mtp_layers: int
+    context_tokens: int
+    n_vocab: int
+    n_embd: int
+    layers: tuple[LayerSpec, ...]
+    bytes_by_role: Mapping[Role, int]
+    bytes_by_type: Mapping[str, int]
+    experts: Experts | None
+    window_tokens: int
+    has_vocabulary: bool
+    has_chat_template: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all tensors, without header and padding."""
+        return sum(self.bytes_by_role.values())

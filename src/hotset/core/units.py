@@ -1,0 +1,58 @@
+"""Bytes and counts: parsing what people write, writing what people read."""
+
+from __future__ import annotations
+
+import re
+
+from hotset.core.errors import ConfigProblem
+
+__all__ = ["GIB", "KIB", "MIB", "format_bytes", "format_count", "parse_bytes"]
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_bytes(text: str, *, what: str) -> int:
+    """Read a size such as ``8GiB``, ``8g``, ``1500MB`` or ``123``.
+
+    ``MB`` is decimal (10^6) as disks and links are sold; ``MiB`` and the bare ``M`` are binary,
+    as memory is. A bare number counts bytes.
+
+    Args:
+        text: what was written.
+        what: the option or field, for the message.
+
+    Returns:
+        Bytes, rounded down.
+
+    Raises:
+        ConfigProblem: for anything else, naming `what` and `text`.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ConfigProblem(f"{what}: '{text}' is no size; write it like 8GiB, 1500MB or 4g")
+    number, prefix, binary, unit = match.groups()
+    if binary and not prefix:
+        raise ConfigProblem(f"{what}: '{text}' is no size; write it like 8GiB, 1500MB or 4g")
+    base = 1000 if prefix and unit and not binary else 1024
+    return int(float(number) * base ** _POWER[prefix.lower()])
+
+
+def format_bytes(n_bytes: int) -> str:
+    """GiB with one decimal from 1 GiB on, else MiB or KiB: ``16.9 GiB``, ``92.1 MiB``."""
+    if n_bytes >= GIB:
+        return f"{n_bytes / GIB:,.1f} GiB"
+    if n_bytes >= MIB:
+        return f"{n_bytes / MIB:.1f} MiB"
+    if n_bytes >= KIB:
+        return f"{n_bytes / KIB:.0f} KiB"
+    return f"{n_bytes} B"
+
+
+def format_count(n: int) -> str:
+    """Thousands separated: ``262,144``."""
+    return f"{n:,}"
