@@ -1,0 +1,149 @@
+"""What an engine is told, in hotset's own terms. Each engine translates it, or refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from hotset.core.errors import ConfigProblem
+
+__all__ = ["KV_TYPES", "LOOPBACK", "Secret", "Settings", "validate_settings"]
+
+LOOPBACK = "127.0.0.1"
+
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+"""Types that the engine accepts for the K and the V cache."""
+
+_LOAD_MODES = ("mmap", "none", "mlock")
+_FLASH_ATTENTION = ("auto", "on", "off")
+
+
+class Secret:
+    """A text that does not show itself in `repr`, `str` or a log."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that decides how one model is served. No field is left to the engine's taste.
+
+    Attributes:
+        model: the GGUF file, or the first file of a shard set.
+        alias: the name that the engine gives the model in its answers.
+        context_tokens: cache length of one slot.
+        slots: requests served at the same time, each with its own context.
+        kv_type_k, kv_type_v: one of `KV_TYPES`.
+        batch_tokens, ubatch_tokens: logical and physical prefill batch.
+        flash_attention: "auto", "on" or "off".
+        threads: compute threads; 0 leaves the number to the engine.
+        load_mode: "mmap", "none" (read into memory) or "mlock" (mapped and locked).
+        is_repacked: whether the CPU backend may rearrange weights for speed.
+        prompt_cache_mib: RAM for the prompts of earlier requests; 0 turns it off.
+        checkpoints: context checkpoints per slot (recurrent and window models).
+        gpu_layers: blocks placed on the graphics card; None says nothing, 0 none.
+        cpu_moe_layers: of those, blocks whose experts stay in RAM.
+        projector: vision or audio projector file.
+        chat_template: a Jinja text that replaces the file's own.
+        host, port: where it listens; port 0 takes a free one, read back after the start.
+        api_key: what clients must send; None leaves the endpoints open (loopback only).
+        is_embedding: serve embeddings instead of text.
+        is_warmed_up: compute one empty token before reporting readiness.
+    """
+
+    model: PurePath
+    alias: str
+    context_tokens: int
+    slots: int = 1
+    kv_type_k: str = "f16"
+    kv_type_v: str = "f16"
+    batch_tokens: int = 2048
+    ubatch_tokens: int = 512
+    flash_attention: str = "auto"
+    threads: int = 0
+    load_mode: str = "mmap"
+    is_repacked: bool = True
+    prompt_cache_mib: int = 0
+    checkpoints: int = 0
+    gpu_layers: int | None = None
+    cpu_moe_layers: int | None = None
+    projector: PurePath | None = None
+    chat_template: str | None = None
+    host: str = LOOPBACK
+    port: int = 0
+    api_key: Secret | None = field(default=None)
+    is_embedding: bool = False
+    is_warmed_up: bool = True
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def validate_settings(settings: Settings) -> None:
+    """The one gate before any engine sees the settings.
+
+    Raises:
+        ConfigProblem: for the first field out of its range, or a combination without meaning.
+    """
+    at_least = {
+        "context_tokens": 1,
+        "slots": 1,
+        "batch_tokens": 1,
+        "ubatch_tokens": 1,
+        "threads": 0,
+        "prompt_cache_mib": 0,
+        "checkpoints": 0,
+        "port": 0,
+    }
+    for name, least in at_least.items():
+        value = getattr(settings, name)
+        if value < least:
+            raise ConfigProblem(f"{name} is {value}; it must be at least {least}")
+    choices = {
+        "kv_type_k": KV_TYPES,
+        "kv_type_v": KV_TYPES,
+        "flash_attention": _FLASH_ATTENTION,
+        "load_mode": _LOAD_MODES,
+    }
+    for name, allowed in choices.items():
+        value = getattr(settings, name)
+        if value not in allowed:
+            raise ConfigProblem(f"{name} is '{value}'; choose one of {', '.join(allowed)}")
+    if settings.port > 65535:
+        raise ConfigProblem(f"port is {settings.port}; it must be at most 65535")
+    if settings.ubatch_tokens > settings.batch_tokens:
+        raise ConfigProblem(
+            f"ubatch_tokens is {settings.ubatch_tokens}, more than batch_tokens"
+            f" {settings.batch_tokens}; the physical batch is a part of the logical one"
+        )
+    if settings.flash_attention == "off" and settings.kv_type_v not in ("f32", "f16", "bf16"):
+        raise ConfigProblem(
+            f"kv_type_v is '{settings.kv_type_v}' with flash attention off; a quantized V cache"
+            " needs flash attention"
+        )
+    if settings.cpu_moe_layers and not settings.gpu_layers:
+        raise ConfigProblem(
+            f"cpu_moe_layers is {settings.cpu_moe_layers} without gpu_layers;"
+            " on a CPU all experts are in RAM already"
+        )
+    if not _is_loopback(settings.host) and settings.api_key is None:
+        raise ConfigProblem(
+            f"host is '{settings.host}', which other machines can reach; give an API key,"
+            f" or listen on {LOOPBACK}"
+        )

@@ -1,0 +1,101 @@
+"""What every engine offers, and what is known of one before it runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hotset.core.settings import Settings
+
+__all__ = ["Device", "Engine", "EngineInfo", "Launch", "scrubbed"]
+
+# What an engine needs of our environment. Everything else stays out: `LLAMA_ARG_*` would change
+# settings behind the plan's back, and keys of other services are none of its business.
+_PASSED_NAMES = frozenset(
+    {"PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH"}
+    | {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GGML_VK_VISIBLE_DEVICES"}
+    | {"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION"}
+    | {"ONEAPI_DEVICE_SELECTOR", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES"}
+)
+_PASSED_PREFIXES = ("LC_", "XDG_", "VK_", "NVIDIA_", "MESA_", "DYLD_")
+
+
+def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
+    """The part of the environment that a child gets, plus what every child needs.
+
+    ggml starts a debugger on an abort where it finds one; a served model must just end.
+    """
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name in _PASSED_NAMES or name.startswith(_PASSED_PREFIXES)
+    }
+    return kept | {"GGML_NO_BACKTRACE": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A compute device as the engine names it; `total_bytes` is 0 where it does not say."""
+
+    name: str
+    description: str
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an installed engine is and can do.
+
+    Attributes:
+        name: "embedded", or the program's path.
+        build: version or build number, as the engine states it.
+        cpu: instruction sets that it was built for and found.
+        devices: its own list; the CPU may or may not be among them.
+        has_moe_cache: whether it has llama.cpp's own expert cache (`--moe-cache-mib`).
+        backend_api: version of the plugin interface; 0 where it takes no plugins.
+    """
+
+    name: str
+    build: str
+    cpu: str
+    devices: tuple[Device, ...]
+    has_moe_cache: bool
+    backend_api: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A process to start. Secrets are in `env` or `stdin`, never in `argv`."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    stdin: str
+
+
+class Engine(ABC):
+    """One way to run models. Stateless; safe to use from any thread."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def build(self) -> str:
+        """Version for messages; cheap. Raises EngineProblem if the engine is not there."""
+
+    @abstractmethod
+    def describe(self, environ: Mapping[str, str]) -> EngineInfo:
+        """Ask the engine itself; may take a second.
+
+        Raises:
+            EngineProblem: it is not there, or does not run on this machine.
+        """
+
+    @abstractmethod
+    def launch(self, settings: Settings, environ: Mapping[str, str]) -> Launch:
+        """Translate settings that have passed `validate_settings`.
+
+        Raises:
+            ConfigProblem: for a setting that this engine cannot honour, by name.
+            EngineProblem: the engine is not there.
+        """

@@ -1,0 +1,92 @@
+"""The child process of the embedded engine: llama.cpp's server inside `xllamacpp`.
+
+Run as a script of its own; imports nothing of hotset. It reads one JSON line from stdin:
+`{"probe": true}` prints what the engine is and can do as one JSON line on stdout and ends; anything
+else is a start: `{"params": {...}, "model": ..., "projector": ..., "threads": ...}`.
+
+The constructor of the server holds the interpreter until the model is loaded, so nothing here can
+react to anything in that time: the guard around this process does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+
+def backend_api_version(extension: str) -> int:
+    """The plugin interface version: first field of any backend's registration."""
+    library = ctypes.CDLL(extension)
+    library.ggml_backend_reg_get.restype = ctypes.c_void_p
+    library.ggml_backend_reg_get.argtypes = [ctypes.c_size_t]
+    address = library.ggml_backend_reg_get(0)
+    return ctypes.cast(address, ctypes.POINTER(ctypes.c_int))[0] if address else 0
+
+
+def probe() -> None:
+    import xllamacpp
+
+    extension = sys.modules["xllamacpp.xllamacpp"].__file__
+    print(  # noqa: T201 - the answer to the probe
+        json.dumps(
+            {
+                "version": xllamacpp.__version__,
+                "system": xllamacpp.get_system_info(),
+                "devices": [
+                    [d["name"], d["description"], d["memory_total"]]
+                    for d in xllamacpp.get_device_info()
+                ],
+                "has_moe_cache": hasattr(xllamacpp.CommonParams(), "moe_cache_size"),
+                "api_version": backend_api_version(str(extension)),
+            }
+        )
+    )
+
+
+def fill(params: Any, order: dict[str, Any]) -> None:
+    """Set every parameter of the order; one that this build lacks is an error, not ignored."""
+    params.model.path = order["model"]
+    if order["projector"]:
+        params.mmproj.path = order["projector"]
+    if order["threads"]:
+        params.cpuparams.n_threads = order["threads"]
+        params.cpuparams_batch.n_threads = order["threads"]
+    for name, given in order["params"].items():
+        current = getattr(params, name)
+        value = given
+        if isinstance(given, dict):  # an enumeration, by the name of its member
+            value = getattr(type(current), given["member"])
+        elif isinstance(current, set):
+            value = set(given)
+        setattr(params, name, value)
+
+
+def serve(order: dict[str, Any]) -> NoReturn:
+    import xllamacpp
+
+    # Blocked before the server makes its threads, so that none of them takes the signal's default.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    params = xllamacpp.CommonParams()
+    fill(params, order)
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError:
+        # The cause is on stderr already; this exception says only that there was one.
+        os._exit(1)
+    # From here on a polite end is possible: destroy the server, flush, leave.
+    signal.sigwait({signal.SIGTERM})
+    del server
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    order = json.loads(sys.stdin.readline())
+    if order.get("probe"):
+        probe()
+    else:
+        serve(order)

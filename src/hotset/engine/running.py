@@ -1,0 +1,107 @@
+"""A started engine: asked, and stopped."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+import psutil
+
+from hotset.core.errors import EngineProblem
+from hotset.core.loaded import Loaded
+from hotset.core.settings import Settings
+from hotset.engine.process import EngineProcess
+
+__all__ = ["Running"]
+
+_ASK_TIMEOUT_S = 2.0
+
+
+class Running:
+    """An engine that answers. Use as a context manager, or call `stop`.
+
+    Attributes:
+        url: base address, `http://127.0.0.1:<port>`.
+        api_key: what it asks clients for; None if it asks for nothing.
+        loaded: its own account of memory and settings.
+    """
+
+    def __init__(
+        self, process: EngineProcess, url: str, settings: Settings, loaded: Loaded
+    ) -> None:
+        self._process = process
+        self.url = url
+        self.settings = settings
+        self.api_key = settings.api_key
+        self.loaded = loaded
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """How it ended, once it has; negative for a signal."""
+        return self._process.exit_status
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end; True if it has ended."""
+        return self._process.wait(timeout_s)
+
+    def resident_bytes(self) -> int:
+        """Memory of the engine in RAM now, mapped file pages included; 0 after its end."""
+        try:
+            return int(psutil.Process(self.pid).memory_info().rss)
+        except psutil.Error:
+            return 0
+
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.api_key.reveal()}"} if self.api_key else {}
+
+    def last_lines(self, n: int) -> list[str]:
+        return self._process.last_lines(n)
+
+    def died(self) -> EngineProblem:
+        """The error to raise when a request found the engine gone."""
+        self._process.wait(2.0)
+        status = self.exit_status
+        how = "is gone" if status is None else f"ended with status {status}"
+        if status is not None and status < 0:
+            how = f"was killed by signal {-status}"
+        return EngineProblem(f"{self.settings.alias}: the engine {how} in the middle of its work")
+
+    def num_busy_slots(self) -> int:
+        """Requests in work now; 0 when the engine cannot be asked any more."""
+        import httpx
+
+        try:
+            answer = httpx.get(f"{self.url}/slots", headers=self.headers(), timeout=_ASK_TIMEOUT_S)
+            return sum(bool(slot["is_processing"]) for slot in answer.json())
+        except (httpx.HTTPError, ValueError, TypeError, KeyError):
+            return 0
+
+    def stop(self, *, drain_s: float = 0.0, grace_s: float = 5.0) -> None:
+        """Drain, terminate, kill: in that order, each only as far as needed.
+
+        Args:
+            drain_s: wait so long for running requests to finish.
+            grace_s: wait so long for a clean exit before the kill.
+        """
+        deadline = time.monotonic() + drain_s
+        while time.monotonic() < deadline and self.is_alive() and self.num_busy_slots():
+            time.sleep(0.1)
+        self._process.end(grace_s)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -1,0 +1,113 @@
+"""Starting an engine: checked before, watched until it answers, cleaned up if it does not."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hotset.core.errors import EngineProblem
+from hotset.core.settings import Secret, Settings, validate_settings
+from hotset.engine import loadlog
+from hotset.engine.base import Engine
+from hotset.engine.ports import check_port, listening_port
+from hotset.engine.process import EngineProcess
+from hotset.engine.running import Running
+from hotset.engine.watch import Patience, Progress, Watch
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["start"]
+
+_POLL_S = 0.02
+_HEALTH_TIMEOUT_S = 2.0
+
+
+def start(
+    engine: Engine,
+    settings: Settings,
+    environ: Mapping[str, str],
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    patience: Patience | None = None,
+    weights_bytes: int = 0,
+    is_open: bool = False,
+) -> Running:
+    """Start `engine` and return once it answers.
+
+    Args:
+        environ: the environment to take the engine's from.
+        on_progress: called on this thread, several times a second.
+        patience: limits for a start without progress.
+        weights_bytes: size of the weights, for the fraction in `Progress`.
+        is_open: leave the endpoints without a key if the settings have none. Otherwise a start
+            without a key gets a random one of its own.
+
+    Raises:
+        ConfigProblem: settings out of range, or that this engine cannot honour.
+        MachineProblem: not enough memory, or the port is taken.
+        FileProblem: the engine found the model file damaged.
+        EngineProblem: anything else that kept it from answering.
+
+    Whatever ends this call early, Ctrl-C included, leaves no process behind.
+    """
+    validate_settings(settings)
+    if settings.api_key is None and not is_open:
+        settings = replace(settings, api_key=Secret(secrets.token_urlsafe(32)))
+    launch = engine.launch(settings, environ)
+    build = engine.build
+    if settings.port:
+        check_port(settings.host, settings.port)
+    began = time.monotonic()
+    watch = Watch(patience or Patience(), weights_bytes)
+    process = EngineProcess(launch.argv, launch.env, launch.stdin, watch.on_line)
+    try:
+        url = _await_ready(process, watch, settings, build, on_progress)
+    except BaseException:
+        process.end(grace_s=0)
+        raise
+    loaded = loadlog.loaded_from(list(process.lines), build=build, start_s=time.monotonic() - began)
+    return Running(process, url, settings, loaded)
+
+
+def _await_ready(
+    process: EngineProcess,
+    watch: Watch,
+    settings: Settings,
+    build: str,
+    on_progress: Callable[[Progress], None] | None,
+) -> str:
+    """Poll until the health endpoint says yes. Returns the address."""
+    import httpx
+
+    model = settings.model.name
+    with httpx.Client(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as client:
+        while True:
+            if process.wait(_POLL_S):
+                process.settle()
+                raise loadlog.failure(
+                    list(process.lines), model=model, engine=build, status=process.exit_status
+                )
+            port = listening_port(process.pid, settings.port)
+            if port and _is_healthy(client, f"http://{settings.host}:{port}"):
+                return f"http://{settings.host}:{port}"
+            stalled = watch.look(process)
+            if stalled:
+                raise EngineProblem(
+                    f"{model}: the engine {build} made no progress for {stalled:.0f} s"
+                    f" while {watch.phase}; it was ended"
+                )
+            if on_progress:
+                on_progress(watch.progress())
+
+
+def _is_healthy(client: httpx.Client, url: str) -> bool:
+    import httpx
+
+    try:
+        return client.get(f"{url}/health").status_code == 200
+    except httpx.HTTPError:
+        return False
