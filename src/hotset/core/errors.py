@@ -31,9 +31,12 @@ class HotsetError(Exception):
     kind: str = "internal"
 
     def __init__(self, message: str) -> None:
-        # One line, always: a newline in a file name or in an engine's output must not
-        # break the "one clear line" promise nor forge a log entry.
-        super().__init__(" ".join(message.split()))
+        # One line that the terminal only shows: a newline or an escape sequence in a file name,
+        # a model's text or an engine's output must not forge a log entry or drive the terminal.
+        line = " ".join(message.split())
+        super().__init__(
+            "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+        )
 
     @property
     def message(self) -> str:

@@ -39,12 +39,14 @@ class LayerSpec:
 
     Attributes:
         index: number in the file (`blk.<index>.`).
-        bytes_by_role: weights in the file, bytes; roles without bytes are absent.
-        cache: the main kind. A hybrid block with attention and a recurrent state (none of the
-            known families has one) would name its attention kind and fill both groups of fields.
+        bytes_by_role: weights in the file, bytes; roles without bytes are absent. All bytes of
+            an MTP block are `Role.MTP`.
+        cache: the main kind. A block with attention and a recurrent state (falcon-h1) names its
+            attention kind and fills both groups of fields.
         k_elements: elements that one token adds to the K cache, all heads; 0 without attention.
         v_elements: the same for V; 0 where K holds everything (MLA).
         indexer_elements: elements per token of a sparse-attention indexer's key cache.
+        indexer_v_elements: the same for the V rows that some engines' indexer caches carry.
         state_r_elements: F32 elements of convolution state per sequence.
         state_s_elements: F32 elements of recurrent state per sequence.
     """
@@ -55,6 +57,7 @@ class LayerSpec:
     k_elements: int = 0
     v_elements: int = 0
     indexer_elements: int = 0
+    indexer_v_elements: int = 0
     state_r_elements: int = 0
     state_s_elements: int = 0
 
@@ -110,6 +113,16 @@ class ModelSpec:
         window_tokens: sliding window; 0 without one.
         has_vocabulary, has_chat_template: what the file carries of a tokenizer.
         notes: oddities worth a line on the screen.
+        v_padded_elements: widest V row of all blocks; without flash attention every V row is
+            padded to it.
+        k_head_elements, v_head_elements: widths of one K and one V head, each once, ascending. A
+            quantized cache needs multiples of its block size.
+        n_heads: attention heads of the block with most.
+        activation_elements: widest row that a block's products make of one token, all experts in
+            use together.
+        tied_output_bytes: bytes of the token embedding if it serves as output matrix too, else 0.
+            Where the two run on different devices the engine holds them twice.
+        can_roll_back_state: the engine can keep snapshots of the recurrent state while drafting.
     """
 
     architecture: str
@@ -128,8 +141,25 @@ class ModelSpec:
     has_vocabulary: bool
     has_chat_template: bool
     notes: tuple[str, ...] = ()
+    v_padded_elements: int = 0
+    k_head_elements: tuple[int, ...] = ()
+    v_head_elements: tuple[int, ...] = ()
+    n_heads: int = 0
+    activation_elements: int = 0
+    tied_output_bytes: int = 0
+    can_roll_back_state: bool = False
 
     @property
     def n_bytes(self) -> int:
         """Bytes of all tensors, without header and padding."""
         return sum(self.bytes_by_role.values())
+
+    @property
+    def trunk_bytes(self) -> int:
+        """What the engine loads when it does not draft with the MTP block, bytes."""
+        return self.n_bytes - self.bytes_by_role.get(Role.MTP, 0)
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether its attention caches K only (MLA): K and V types must then be equal."""
+        return any(layer.cache is CacheKind.LATENT for layer in self.layers)

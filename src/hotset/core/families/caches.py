@@ -18,6 +18,8 @@ __all__ = ["BlockCache", "Caches", "block_caches"]
 # of GLM 5.2: the first two blocks and every fourth from the third on (src/models/glm-dsa.cpp).
 _GLM_5_2_CONTEXT = 1_048_576
 
+_STATE_KEYS = ("conv_kernel", "group_count", "inner_size", "state_size")
+
 
 @dataclass(frozen=True, slots=True)
 class BlockCache:
@@ -68,8 +70,8 @@ def block_caches(family: Family | None, meta: Metadata, n_all: int, n_layers: in
         FileProblem: for missing or impossible values.
     """
     if family is None:
-        state = State.GROUPED_SSM if meta.has("ssm.inner_size") else None
-        recurrent = state and Recurrent(Where.BESIDE_ATTENTION, state)
+        has_state = all(meta.has(f"ssm.{key}") for key in _STATE_KEYS)
+        recurrent = Recurrent(Where.BESIDE_ATTENTION, State.GROUPED_SSM) if has_state else None
         family = Family((meta.architecture,), recurrent=recurrent)
         n_layers = n_all
     n_window, is_window = _windows(family.window, meta, n_all, n_layers)
@@ -277,8 +279,6 @@ def _indexer_width(indexer: Indexer | None, meta: Metadata, n_all: int) -> int:
     if indexer is None:
         return 0
     width = meta.number("attention.indexer.key_length")
-    if indexer is Indexer.POOLED and any(
-        meta.per_block("attention.compress_ratios", n_all, (0,))
-    ):
+    if indexer is Indexer.POOLED and any(meta.per_block("attention.compress_ratios", n_all, (0,))):
         return 2 * width  # the raw key and the pooled one
     return width

@@ -78,10 +78,16 @@ class Metadata:
         if len(value) > MAX_BLOCKS:
             raise self.problem(key, f"has {len(value)} entries; at most {MAX_BLOCKS} make sense")
         on = tuple(
-            self._checked(key, int(v) if isinstance(v, bool) else v, 0, _MAX_NUMBER)
-            for v in value
+            self._checked(key, int(v) if isinstance(v, bool) else v, 0, _MAX_NUMBER) for v in value
         )
         return tuple(bool(v) for v in on[:n_blocks]) + (False,) * (n_blocks - len(on))
+
+    def indices(self, key: str) -> tuple[int, ...]:
+        """A list of block numbers; empty where the key is absent."""
+        value = self.values.get(self._name(key), ())
+        if not isinstance(value, tuple):
+            raise self.problem(key, f"is {_shown(value)}, not a list of blocks")
+        return tuple(self._checked(key, v, 0, MAX_BLOCKS - 1) for v in value)
 
     def problem(self, key: str, what: str) -> FileProblem:
         """The failure to raise about `key`: `what` starts with a verb and says value and reason."""

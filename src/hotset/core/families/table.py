@@ -174,10 +174,7 @@ _RECURRENT = (
         recurrent=_DELTA_NET_ROLLBACK,
         indexer=Indexer.POOLED,
         has_conv_history=True,
-        oddities=(
-            "Looks tokens up in an n-gram table (per_layer_token_embd), often the larger part "
-            "of the file.",
-        ),
+        oddities=("The n-gram table (per_layer_token_embd) may outweigh the rest of the file.",),
     ),
     Family(("minimax-01",), recurrent=Recurrent(Where.INTERVAL, State.LIGHTNING, interval=8)),
     Family(("granitehybrid", "plamo2"), recurrent=Recurrent(Where.NO_KV_HEADS, State.GROUPED_SSM)),

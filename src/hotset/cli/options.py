@@ -1,0 +1,42 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Ctx", "EngineName", "Json", "Kv", "ModelName", "Template", "Threads"]
+
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A GGUF file, any file of a shard set, a folder with one chat model,"
+        " or 'smollm2' for the demo's.",
+    ),
+]
+Ctx = Annotated[
+    int | None,
+    typer.Option("--ctx", help="Context in tokens. [default: all of it that fits]"),
+]
+Kv = Annotated[
+    str | None,
+    typer.Option("--kv", help="KV cache type. [default: f16, or q8_0 if only that fits]"),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", help="Compute threads. [default: the physical cores]"),
+]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine", help="embedded, llama-server (the first on the PATH), or a program's path."
+    ),
+]
+Template = Annotated[
+    Path | None,
+    typer.Option("--chat-template", help="A Jinja file to use instead of the model's template."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]

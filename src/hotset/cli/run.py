@@ -1,0 +1,180 @@
+"""`hotset run`: chat with a model in the terminal."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hotset.cli.options import Ctx, EngineName, Json, Kv, ModelName, Template, Threads
+from hotset.core.errors import ClientProblem, ConfigProblem
+
+if TYPE_CHECKING:
+    from hotset.cli.chat import Answer, Conversation
+    from hotset.cli.launching import Launchable
+    from hotset.engine.running import Running
+
+__all__ = ["answer_once", "run", "summary"]
+
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+def run(
+    model: ModelName,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="What to ask. Without it: a conversation. Piped input is added."),
+    ] = None,
+    system: Annotated[str, typer.Option("--system", help="A system message.")] = "",
+    ctx: Ctx = None,
+    kv: Kv = None,
+    temp: Annotated[
+        float | None, typer.Option("--temp", help="Temperature; 0 is always the likeliest token.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the sampling.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", help="Longest answer, in tokens.")
+    ] = None,
+    threads: Threads = None,
+    engine: EngineName = "embedded",
+    chat_template: Template = None,
+    as_json: Json = False,
+) -> None:
+    """Chat with MODEL in this terminal.
+
+    Ctrl-C stops the answer first and the program second. In a conversation /clear starts anew and
+    /bye (or Ctrl-D) leaves.
+    """
+    from hotset.cli.chat import Conversation
+    from hotset.cli.launching import describe_plan, launch, prepare, settings_of, wishes_from
+    from hotset.cli.screen import LoadingLine, note
+
+    options = _request_options(temp=temp, seed=seed, max_tokens=max_tokens)
+    question = _question(prompt)
+    if question is None and as_json:
+        raise ConfigProblem("--json needs a PROMPT or piped input; a conversation is for people")
+    ready = prepare(model, wishes_from(ctx, kv, 1, threads, is_serving=False), engine)
+    for line in describe_plan(ready):
+        note(line)
+    settings = settings_of(ready, chat_template=chat_template)
+    with LoadingLine() as loading:
+        running = launch(ready, settings, loading.show)
+    with running:
+        note(f"ready in {running.loaded.start_s:.1f} s")
+        talk = Conversation(running, system, options, is_shown=not as_json)
+        if question is not None:
+            answer_once(talk, question, ready, running, as_json=as_json)
+        else:
+            _converse(talk, running)
+
+
+def _request_options(
+    *, temp: float | None, seed: int | None, max_tokens: int | None
+) -> dict[str, Any]:
+    if temp is not None and not 0 <= temp <= 10:
+        raise ConfigProblem(f"--temp is {temp}; it must be between 0 and 10")
+    if max_tokens is not None and max_tokens < 1:
+        raise ConfigProblem(f"--max-tokens is {max_tokens}; it must be at least 1")
+    given = {"temperature": temp, "seed": seed, "max_tokens": max_tokens}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _question(prompt: str | None) -> str | None:
+    """PROMPT, piped input, or both with the prompt first; None when neither is there."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return prompt
+    try:
+        piped = sys.stdin.read().strip()
+    except UnicodeDecodeError as error:
+        raise ConfigProblem(
+            f"the piped input is no text in UTF-8 (byte {error.start}); convert it first"
+        ) from error
+    parts = [part for part in (prompt, piped) if part]
+    if not parts:
+        raise ConfigProblem("nothing to ask: give a PROMPT, or pipe a text")
+    return "\n\n".join(parts)
+
+
+def answer_once(
+    talk: Conversation, question: str, ready: Launchable, running: Running, *, as_json: bool
+) -> None:
+    """One question, one answer. Raises typer.Exit with 130 if it was interrupted."""
+    from hotset.cli.screen import note
+
+    answer = talk.ask(question)
+    if as_json:
+        print(json.dumps(_as_json(answer, ready, running), ensure_ascii=False))
+    else:
+        note(summary(answer, running))
+    if answer.finish_reason == "interrupted":
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _converse(talk: Conversation, running: Running) -> None:
+    """The conversation of a person at a terminal, until /bye, Ctrl-D or Ctrl-C at the prompt."""
+    import readline  # noqa: F401 - gives `input` its line editing and history
+
+    from hotset.cli.screen import note
+
+    note("Ctrl-C stops an answer, at the prompt it leaves · /clear starts anew · /bye leaves")
+    while True:
+        try:
+            text = input("> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
+        if text == "/bye":
+            return
+        if text == "/clear":
+            talk.clear()
+            note("starting anew")
+        elif text.startswith("/"):
+            note(f"unknown command {text.split()[0]}; there are /clear and /bye")
+        elif text:
+            try:
+                note(summary(talk.ask(text), running))
+            except ClientProblem as problem:
+                note(problem.message)
+
+
+def summary(answer: Answer, running: Running) -> str:
+    """`[142 tokens · 9.8 tok/s · ...]`"""
+    from hotset.core.units import format_bytes
+
+    parts = [] if answer.finish_reason == "stop" else [_ENDINGS.get(answer.finish_reason, "")]
+    if answer.timings:
+        timings = answer.timings
+        parts += [
+            f"{timings.answer_tokens} tokens",
+            f"{timings.answer_per_s:.1f} tok/s",
+            f"prompt {timings.prompt_tokens} tokens at {timings.prompt_per_s:.0f} tok/s",
+        ]
+    parts.append(f"{format_bytes(running.resident_bytes())} in use")
+    return f"[{' · '.join(part for part in parts if part)}]"
+
+
+_ENDINGS = {
+    "interrupted": "stopped",
+    "length": "cut off: --max-tokens or the context is used up",
+}
+
+
+def _as_json(answer: Answer, ready: Launchable, running: Running) -> dict[str, Any]:
+    timings = answer.timings
+    return {
+        "model": ready.spec.name,
+        "answer": answer.text,
+        "reasoning": answer.reasoning,
+        "finish_reason": answer.finish_reason,
+        "prompt_tokens": timings.prompt_tokens + timings.cached_tokens if timings else None,
+        "answer_tokens": timings.answer_tokens if timings else None,
+        "prompt_tokens_per_s": timings.prompt_per_s if timings else None,
+        "answer_tokens_per_s": timings.answer_per_s if timings else None,
+        "context_tokens": ready.plan.context_tokens,
+        "kv_type": ready.plan.kv_type,
+        "ready_s": running.loaded.start_s,
+        "resident_bytes": running.resident_bytes(),
+    }

@@ -1,0 +1,56 @@
+"""What goes to the terminal: answers to stdout, everything about them to stderr."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hotset.engine.watch import Progress
+
+__all__ = ["LoadingLine", "harmless", "note"]
+
+_KEPT_CONTROLS = frozenset("\n\t")
+
+
+def harmless(text: str) -> str:
+    """`text` without what would drive a terminal: control characters and escape sequences.
+
+    A model may have learned any byte sequence, and a file may name itself anything.
+    """
+    return "".join(
+        c for c in text if c in _KEPT_CONTROLS or unicodedata.category(c) not in ("Cc", "Cs")
+    )
+
+
+def note(text: str) -> None:
+    """A line about the work, not of it."""
+    print(harmless(text), file=sys.stderr, flush=True)
+
+
+class LoadingLine:
+    """Progress of a start: one changing line on a terminal, a line per phase elsewhere."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True, highlight=False)
+        self._status = self._console.status("starting the engine", spinner="dots")
+        self._phase = ""
+
+    def __enter__(self) -> LoadingLine:
+        if self._console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+
+    def show(self, progress: Progress) -> None:
+        share = "" if progress.fraction is None else f" {progress.fraction:.0%}"
+        if self._console.is_terminal:
+            self._status.update(f"{progress.phase}{share} · {progress.elapsed_s:.0f} s")
+        elif progress.phase != self._phase:
+            self._phase = progress.phase
+            note(f"loading: {progress.phase}")

@@ -1,0 +1,99 @@
+"""`hotset serve`: a model behind OpenAI- and Anthropic-compatible endpoints."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hotset.cli.options import Ctx, EngineName, Kv, ModelName, Template, Threads
+
+if TYPE_CHECKING:
+    from hotset.engine.running import Running
+
+__all__ = ["serve"]
+
+_DEFAULT_PORT = 9292
+_DRAIN_S = 30.0
+_LOOK_S = 0.5
+
+
+def serve(
+    model: ModelName,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; another than loopback needs a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port; 0 takes a free one.")] = _DEFAULT_PORT,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--api-key-file",
+            help="A file with the key that clients must send. [default: HOTSET_API_KEY, or no key]",
+        ),
+    ] = None,
+    slots: Annotated[
+        int, typer.Option("--slots", help="Requests at the same time, each with its own context.")
+    ] = 1,
+    ctx: Ctx = None,
+    kv: Kv = None,
+    threads: Threads = None,
+    engine: EngineName = "embedded",
+    chat_template: Template = None,
+) -> None:
+    """Serve MODEL to OpenAI and Anthropic clients until Ctrl-C.
+
+    The first Ctrl-C lets running answers finish, the second ends them.
+    """
+    from hotset.cli.launching import (
+        describe_plan,
+        key_from,
+        launch,
+        prepare,
+        settings_of,
+        wishes_from,
+    )
+    from hotset.cli.screen import LoadingLine, note
+    from hotset.core.settings import validate_settings
+
+    key = key_from(api_key_file)
+    wishes = wishes_from(ctx, kv, slots, threads, is_serving=True)
+    ready = prepare(model, wishes, engine, may_embed=True)
+    settings = replace(
+        settings_of(ready, chat_template=chat_template), host=host, port=port, api_key=key
+    )
+    validate_settings(settings)
+    for line in describe_plan(ready):
+        note(line)
+    with LoadingLine() as loading:
+        running = launch(ready, settings, loading.show, is_open=True)
+    with running:
+        note(f"ready in {running.loaded.start_s:.1f} s · model id '{settings.alias}'")
+        note(f"{running.url}/v1 (OpenAI) · {running.url}/v1/messages (Anthropic) · Ctrl-C ends it")
+        _serve_until_told(running)
+
+
+def _serve_until_told(running: Running) -> None:
+    """Wait for Ctrl-C, or for the engine's end.
+
+    Raises:
+        EngineProblem: the engine ended by itself.
+    """
+    from hotset.cli.screen import note
+
+    try:
+        while not running.wait(_LOOK_S):
+            pass
+    except KeyboardInterrupt:
+        busy = running.num_busy_slots()
+        if busy:
+            note(f"finishing {busy} answer{'s' if busy > 1 else ''}; Ctrl-C again ends at once")
+        try:
+            running.stop(drain_s=_DRAIN_S)
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            running.stop()
+        return
+    raise running.died()

@@ -1,0 +1,194 @@
+"""From one file's metadata and tensor table to a `ModelSpec`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hotset.core.errors import FileProblem
+from hotset.core.families.caches import block_caches
+from hotset.core.families.metadata import MAX_BLOCKS, Metadata
+from hotset.core.families.table import family_named
+from hotset.core.modelspec import Experts, LayerSpec, ModelSpec, Role
+from hotset.core.roles import place_tensor
+from hotset.core.tensortypes import TensorType
+
+__all__ = ["TensorFacts", "build_model_spec"]
+
+_MAX_EXPERTS = 1024  # LLAMA_MAX_EXPERTS in llama.cpp src/llama-hparams.h
+_MAX_NAME_CHARACTERS = 64
+
+
+class TensorFacts(Protocol):
+    """One line of a tensor table: what a header reader gives."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> TensorType: ...
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Elements, the contiguous dimension first."""
+        ...
+
+    @property
+    def n_bytes(self) -> int: ...
+
+
+@dataclass(slots=True)
+class _Weights:
+    """Sums over the tensor table, filled tensor by tensor."""
+
+    by_block: list[Counter[Role]]
+    by_role: Counter[Role] = field(default_factory=Counter)
+    by_type: Counter[str] = field(default_factory=Counter)
+    activation_elements: int = 0
+    token_embedding_bytes: int = 0
+    n_vocab: int = 0
+    has_output: bool = False
+    is_fused: bool = False
+    is_per_expert: bool = False
+
+
+def build_model_spec(
+    metadata: Mapping[str, object], tensors: Iterable[TensorFacts], *, source: str
+) -> ModelSpec:
+    """Work out what a model is.
+
+    Args:
+        metadata: key to value: text, numbers, booleans, tuples of numbers; any other object for
+            what was not read. Nothing in it is trusted.
+        tensors: every tensor, of all shards.
+        source: the file's name, for messages and for a model without a name of its own.
+
+    Raises:
+        FileProblem: for metadata that is missing, impossible, or at odds with the tensors.
+    """
+    architecture = metadata.get("general.architecture")
+    if not isinstance(architecture, str) or not 0 < len(architecture) <= _MAX_NAME_CHARACTERS:
+        raise FileProblem(
+            f"{source}: general.architecture is missing or no name; this file is no model that an "
+            "engine can run: get a GGUF file of the model itself"
+        )
+    meta = Metadata(metadata, architecture, source)
+    family = family_named(architecture)
+    n_all = meta.number("block_count", low=1, high=MAX_BLOCKS)
+    n_mtp = meta.number("nextn_predict_layers", 0, high=n_all)
+    n_layers = n_all - n_mtp
+    n_used = _experts_used(meta, n_all)
+    weights = _weigh(meta, tensors, n_all, n_layers, n_used)
+    caches = block_caches(family, meta, n_all, n_layers)
+    rule = family.recurrent if family else None
+    return ModelSpec(
+        architecture=architecture,
+        name=_text(metadata.get("general.name")) or source,
+        is_known=family is not None,
+        n_layers=n_layers,
+        n_mtp_layers=n_mtp,
+        context_tokens=meta.number("context_length", 0),
+        n_vocab=weights.n_vocab or meta.number("vocab_size", 0),
+        n_embd=meta.number("embedding_length", low=1),
+        layers=tuple(
+            LayerSpec(
+                index=i,
+                bytes_by_role=weights.by_block[i],
+                cache=block.cache,
+                k_elements=block.k_elements,
+                v_elements=block.v_elements,
+                indexer_elements=block.indexer_elements,
+                indexer_v_elements=block.indexer_v_elements,
+                state_r_elements=block.state_r_elements,
+                state_s_elements=block.state_s_elements,
+            )
+            for i, block in enumerate(caches.blocks)
+        ),
+        bytes_by_role=weights.by_role,
+        bytes_by_type=weights.by_type,
+        experts=_experts(meta, weights, n_used),
+        window_tokens=caches.window_tokens,
+        has_vocabulary="tokenizer.ggml.tokens" in metadata,
+        has_chat_template="tokenizer.chat_template" in metadata,
+        notes=family.oddities if family else (_unknown_note(architecture),),
+        v_padded_elements=caches.v_padded_elements,
+        k_head_elements=caches.k_head_elements,
+        v_head_elements=caches.v_head_elements,
+        n_heads=caches.n_heads,
+        activation_elements=weights.activation_elements,
+        tied_output_bytes=0 if weights.has_output else weights.token_embedding_bytes,
+        can_roll_back_state=rule is not None and rule.can_roll_back,
+    )
+
+
+def _weigh(
+    meta: Metadata, tensors: Iterable[TensorFacts], n_all: int, n_layers: int, n_used: int
+) -> _Weights:
+    weights = _Weights(by_block=[Counter() for _ in range(n_all)])
+    for tensor in tensors:
+        place = place_tensor(tensor.name, n_layers)
+        weights.by_role[place.role] += tensor.n_bytes
+        weights.by_type[tensor.type.name] += tensor.n_bytes
+        if place.block is None:
+            _note_outside(weights, tensor)
+            continue
+        if place.block >= n_all:
+            raise meta.problem(
+                "block_count", f"is {n_all}, but there is a tensor {tensor.name[:80]!r}"
+            )
+        weights.by_block[place.block][place.role] += tensor.n_bytes
+        weights.is_fused |= place.is_fused_expert
+        weights.is_per_expert |= place.is_single_expert
+        if len(tensor.dims) > 1:
+            is_each = place.role is Role.ROUTED_EXPERTS
+            row = tensor.dims[1] * (n_used if is_each else 1)
+            weights.activation_elements = max(weights.activation_elements, row)
+    if not any(weights.by_block):
+        raise FileProblem(
+            f"{meta.source}: has no tensors of any block, only a vocabulary; get the file with "
+            "the model's weights"
+        )
+    return weights
+
+
+def _note_outside(weights: _Weights, tensor: TensorFacts) -> None:
+    if tensor.name == "token_embd.weight":
+        weights.token_embedding_bytes = tensor.n_bytes
+        weights.n_vocab = math.prod(tensor.dims[1:])
+    elif tensor.name == "output.weight":
+        weights.has_output = True
+
+
+def _experts_used(meta: Metadata, n_all: int) -> int:
+    """Experts that a token uses in the block that uses most; 0 for a dense model."""
+    count = meta.number("expert_count", 0, high=_MAX_EXPERTS)
+    used = max(meta.per_block("expert_used_count", n_all, (0,)))
+    if used > count or (count > 1 and used == 0):
+        raise meta.problem("expert_used_count", f"is {used} of {count} experts")
+    return used
+
+
+def _experts(meta: Metadata, weights: _Weights, n_used: int) -> Experts | None:
+    layers = tuple(i for i, roles in enumerate(weights.by_block) if Role.ROUTED_EXPERTS in roles)
+    if not layers:
+        return None
+    return Experts(
+        count=meta.number("expert_count", low=1, high=_MAX_EXPERTS),
+        used=n_used,
+        layers=layers,
+        n_bytes=weights.by_role[Role.ROUTED_EXPERTS],
+        is_fused=weights.is_fused,
+        is_per_expert_file=weights.is_per_expert,
+    )
+
+
+def _unknown_note(architecture: str) -> str:
+    return (
+        f"Architecture {architecture!r} is not in hotset's table: the cache is counted as if every "
+        "block kept the whole context, which may be too much."
+    )
+
+
+def _text(value: object) -> str:
+    return " ".join(value.split()) if isinstance(value, str) else ""

@@ -1,0 +1,214 @@
+"""What a model needs beside its weights: caches to the byte, compute buffers roughly.
+
+Mirrors llama.cpp: src/llama-context.cpp (context and batch sizes), src/llama-kv-cache.cpp,
+src/llama-kv-cache-iswa.cpp (window), src/llama-memory-recurrent.cpp (state).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hotset.core.errors import ConfigProblem
+from hotset.core.modelspec import CacheKind, LayerSpec, ModelSpec
+from hotset.core.tensortypes import TensorType
+
+__all__ = [
+    "CONTEXT_STEP_TOKENS",
+    "CacheBytes",
+    "CacheSettings",
+    "cache_bytes",
+    "check_cache_types",
+    "compute_bytes_estimate",
+    "context_cells",
+    "largest_context",
+    "window_cells",
+]
+
+CONTEXT_STEP_TOKENS = 256
+"""The engine rounds every context and every window up to a multiple of it."""
+
+_F32_BYTES = 4
+_MAX_CONTEXT_TOKENS = 1 << 24  # beyond any model; bounds the search where a file names no limit
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """How an engine is asked to keep what it has seen.
+
+    Attributes:
+        context_tokens: for all slots together, as llama.cpp counts it; at least 1.
+        slots: requests served at once; at least 1.
+        type_k, type_v: storage types of the caches.
+        ubatch_tokens: tokens computed at once; at least 1.
+        is_unified: all slots share one pool of cells instead of equal parts.
+        has_flash_attention: it was not switched off. The engine's `auto` counts as on: it lays
+            out the caches before it decides.
+        has_full_window: sliding-window blocks keep the whole context, too.
+        draft_tokens: tokens drafted at once, for which the engine keeps snapshots of a recurrent
+            state where the family allows it.
+    """
+
+    context_tokens: int
+    slots: int
+    type_k: TensorType
+    type_v: TensorType
+    ubatch_tokens: int
+    is_unified: bool = False
+    has_flash_attention: bool = True
+    has_full_window: bool = False
+    draft_tokens: int = 0
+
+    @property
+    def n_streams(self) -> int:
+        """Separate pools of cells."""
+        return 1 if self.is_unified else self.slots
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBytes:
+    """Bytes by kind of cache, all blocks and slots together.
+
+    Attributes:
+        full: K and V of full-attention blocks.
+        window: K and V of sliding-window blocks.
+        latent: compressed K of MLA blocks.
+        indexer: keys of a sparse-attention indexer.
+        recurrent: convolution and recurrent state.
+    """
+
+    full: int
+    window: int
+    latent: int
+    indexer: int
+    recurrent: int
+
+    @property
+    def total(self) -> int:
+        return self.full + self.window + self.latent + self.indexer + self.recurrent
+
+
+def context_cells(settings: CacheSettings) -> int:
+    """Tokens that one pool of cells holds: the context, or a slot's part of it, rounded up."""
+    n_cells = _round_up(settings.context_tokens)
+    return n_cells if settings.is_unified else _round_up(n_cells // settings.slots)
+
+
+def window_cells(spec: ModelSpec, settings: CacheSettings) -> int:
+    """Tokens that one pool holds for sliding-window blocks: the window and one batch."""
+    n_cells = context_cells(settings)
+    if settings.has_full_window:
+        return n_cells
+    sharers = settings.slots if settings.is_unified else 1
+    n_batch = min(settings.ubatch_tokens, settings.context_tokens)
+    return _round_up(min(n_cells, spec.window_tokens * sharers + n_batch))
+
+
+def cache_bytes(spec: ModelSpec, settings: CacheSettings) -> CacheBytes:
+    """What the engine allocates for caches and states.
+
+    Raises:
+        ConfigProblem: when the cache types do not fit the model (see `check_cache_types`).
+    """
+    check_cache_types(spec, settings)
+    n_context = context_cells(settings) * settings.n_streams
+    n_window = window_cells(spec, settings) * settings.n_streams
+    by_kind = dict.fromkeys(CacheKind, 0)
+    indexer = state = 0
+    for layer in spec.layers:
+        n_cells = n_window if layer.cache is CacheKind.WINDOW else n_context
+        by_kind[layer.cache] += n_cells * _token_bytes(spec, layer, settings)
+        indexer += n_context * (
+            settings.type_k.row_bytes(layer.indexer_elements)
+            + settings.type_v.row_bytes(layer.indexer_v_elements)
+        )
+        state += layer.state_r_elements + layer.state_s_elements
+    n_snapshots = 1 + (settings.draft_tokens if spec.can_roll_back_state else 0)
+    return CacheBytes(
+        full=by_kind[CacheKind.FULL],
+        window=by_kind[CacheKind.WINDOW],
+        latent=by_kind[CacheKind.LATENT],
+        indexer=indexer,
+        recurrent=state * _F32_BYTES * settings.slots * n_snapshots,
+    )
+
+
+def check_cache_types(spec: ModelSpec, settings: CacheSettings) -> None:
+    """Refuse what the engine refuses when it makes its context (llama_init_from_model).
+
+    Raises:
+        ConfigProblem: naming the type and what is in its way.
+    """
+    k, v = settings.type_k, settings.type_v
+    if spec.is_latent and k != v:
+        raise ConfigProblem(
+            f"V cache type {v.name}: differs from the K cache type {k.name}, but {spec.name} keeps "
+            "both in one latent cache; set both alike"
+        )
+    if v.block_elements > 1 and not settings.has_flash_attention:
+        raise ConfigProblem(
+            f"V cache type {v.name}: needs flash attention, which is off; turn it on or use F16"
+        )
+    k_widths = [w for layer in spec.layers for w in (layer.k_elements, layer.indexer_elements)]
+    if settings.has_flash_attention:
+        k_widths.extend(spec.k_head_elements)
+    for side, type_, widths in (("K", k, k_widths), ("V", v, spec.v_head_elements)):
+        misfit = next((w for w in widths if w % type_.block_elements), None)
+        if misfit is not None:
+            raise ConfigProblem(
+                f"{side} cache type {type_.name}: stores blocks of {type_.block_elements}, which "
+                f"do not divide the {misfit} elements that {spec.name} puts there; use F16"
+            )
+
+
+def largest_context(spec: ModelSpec, settings: CacheSettings, budget_bytes: int) -> int:
+    """The largest context that fits, up to the trained one for every slot.
+
+    Args:
+        spec: the model.
+        settings: everything but `context_tokens`, which is ignored.
+        budget_bytes: for caches (`cache_bytes`) and compute buffers (`compute_bytes_estimate`).
+
+    Returns:
+        Tokens for all slots together, a multiple of 256; 0 if not even 256 fit.
+
+    Raises:
+        ConfigProblem: as `cache_bytes`.
+    """
+
+    def fits(n_steps: int) -> bool:
+        tried = replace(settings, context_tokens=n_steps * CONTEXT_STEP_TOKENS)
+        needed = cache_bytes(spec, tried).total + compute_bytes_estimate(spec, tried)
+        return needed <= budget_bytes
+
+    trained = _round_up(spec.context_tokens) * settings.n_streams or _MAX_CONTEXT_TOKENS
+    low, high = 0, trained // CONTEXT_STEP_TOKENS
+    while low < high:  # `low` steps fit, `high + 1` do not
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low * CONTEXT_STEP_TOKENS
+
+
+def compute_bytes_estimate(spec: ModelSpec, settings: CacheSettings) -> int:
+    """Roughly what the engine's compute buffers take, meant to be too much rather than too little.
+
+    Not exact: the graph allocator overlaps buffers as it sees fit.
+    """
+    n_batch = min(settings.ubatch_tokens, settings.context_tokens)
+    n_cells = context_cells(settings)
+    masks = n_batch * n_cells
+    scores = 0 if settings.has_flash_attention else n_batch * n_cells * spec.n_heads
+    activations = n_batch * (spec.activation_elements * 3 + spec.n_embd * 4)
+    logits = spec.n_vocab * settings.slots
+    return (masks + scores + activations + logits) * _F32_BYTES
+
+
+def _token_bytes(spec: ModelSpec, layer: LayerSpec, settings: CacheSettings) -> int:
+    """Bytes of one cell of one block."""
+    n_v = layer.v_elements
+    if n_v and not settings.has_flash_attention:
+        n_v = spec.v_padded_elements  # the transposed V cache has one width for all blocks
+    return settings.type_k.row_bytes(layer.k_elements) + settings.type_v.row_bytes(n_v)
+
+
+def _round_up(n_tokens: int) -> int:
+    return -(-n_tokens // CONTEXT_STEP_TOKENS) * CONTEXT_STEP_TOKENS

@@ -1,0 +1,239 @@
+"""From a model and a machine to the settings of one start, with reasons.
+
+Placement here is the simple one: everything on the CPU, weights mapped from the file. What must
+fit in RAM is what cannot be read again: caches and compute buffers. Weights should fit too; where
+they do not, the plan says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotset.core.errors import ConfigProblem, MachineProblem
+from hotset.core.machine import Machine
+from hotset.core.memory import (
+    CacheSettings,
+    cache_bytes,
+    check_cache_types,
+    compute_bytes_estimate,
+    largest_context,
+)
+from hotset.core.modelspec import CacheKind, ModelSpec
+from hotset.core.tensortypes import tensor_type_named
+from hotset.core.units import MIB, format_bytes, format_count
+
+__all__ = ["Footprint", "Plan", "Wishes", "make_plan"]
+
+# An engine process before it has loaded anything: 105 MiB of program, 60 MiB of libraries and
+# heap, measured with xllamacpp 2026.10.
+ENGINE_BYTES = 170 * MIB
+# The context where the file names none: what llama.cpp assumed for such files.
+_DEFAULT_CONTEXT_TOKENS = 4096
+_LEAST_CONTEXT_TOKENS = 256
+# f16 is exact for practical purposes; q8_0 costs little; anything lower is only used when asked.
+_KV_LADDER = ("f16", "q8_0")
+_PROMPT_CACHE_SHARE = 4
+_MAX_PROMPT_CACHE_MIB = 8192
+_CHECKPOINTS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the user asked for. None means: the best that fits. What is given is law.
+
+    Attributes:
+        context_tokens: per slot.
+        kv_type: for K and V.
+        slots: requests at the same time.
+        ubatch_tokens: physical prefill batch.
+        threads: compute threads.
+        is_serving: prompts of several conversations come and go, so that a prompt cache pays.
+    """
+
+    context_tokens: int | None = None
+    kv_type: str | None = None
+    slots: int = 1
+    ubatch_tokens: int = 512
+    threads: int | None = None
+    is_serving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Bytes of one start, by class. `weights_bytes` are mapped: they can be dropped and re-read."""
+
+    weights_bytes: int
+    cache_bytes: int
+    compute_bytes: int
+    prompt_cache_bytes: int
+    engine_bytes: int = ENGINE_BYTES
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What must be in RAM all the time."""
+        return self.cache_bytes + self.compute_bytes + self.prompt_cache_bytes + self.engine_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        return self.fixed_bytes + self.weights_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The decision: what to start with, what it takes, and why.
+
+    Attributes:
+        is_larger_than_ram: the weights do not fit beside the fixed part; parts of the file are
+            read again and again.
+        reasons: one line for each thing that was given up.
+    """
+
+    context_tokens: int
+    kv_type: str
+    slots: int
+    ubatch_tokens: int
+    threads: int
+    prompt_cache_mib: int
+    checkpoints: int
+    footprint: Footprint
+    is_larger_than_ram: bool
+    reasons: tuple[str, ...]
+
+
+def make_plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
+    """Decide context, KV type and batch for `spec` on `machine`.
+
+    Raises:
+        MachineProblem: the wishes, or the smallest context, do not fit; names ways out.
+        ConfigProblem: the KV type asked for does not suit the model.
+    """
+    trained = spec.context_tokens or _DEFAULT_CONTEXT_TOKENS
+    context = wishes.context_tokens or trained
+    ladder = (wishes.kv_type,) if wishes.kv_type else _ladder(spec, wishes)
+    budget = machine.ram_available_bytes
+    reasons: list[str] = []
+
+    kv_type = next((kv for kv in ladder if _fixed_bytes(spec, wishes, kv, context) <= budget), None)
+    if kv_type is None and wishes.context_tokens:
+        raise MachineProblem(_does_not_fit(spec, machine, wishes, ladder[0], context))
+    if kv_type is None:
+        kv_type = ladder[-1]
+        context = _largest(spec, wishes, kv_type, budget)
+        if context < _LEAST_CONTEXT_TOKENS:
+            raise MachineProblem(_does_not_fit(spec, machine, wishes, kv_type, trained))
+        reasons.append(
+            f"context {format_count(context)} of {format_count(trained)}: more needs more RAM than"
+            f" the {format_bytes(budget)} available"
+        )
+    if kv_type != ladder[0]:
+        reasons.append(f"KV {kv_type} instead of {ladder[0]}: so the whole context fits in RAM")
+    if context > trained:
+        reasons.append(
+            f"context {format_count(context)} is beyond the {format_count(trained)} that the model"
+            " was trained for; answers may degrade"
+        )
+    return _finish(spec, machine, wishes, kv_type, context, reasons)
+
+
+def _ladder(spec: ModelSpec, wishes: Wishes) -> tuple[str, ...]:
+    """The KV types to try unasked: those whose blocks fit the heads of this model."""
+
+    def is_usable(kv_type: str) -> bool:
+        try:
+            check_cache_types(spec, _cache_settings(wishes, kv_type, _LEAST_CONTEXT_TOKENS))
+        except ConfigProblem:
+            return False
+        return True
+
+    return tuple(kv_type for kv_type in _KV_LADDER if is_usable(kv_type))
+
+
+def _finish(
+    spec: ModelSpec,
+    machine: Machine,
+    wishes: Wishes,
+    kv_type: str,
+    context: int,
+    reasons: list[str],
+) -> Plan:
+    settings = _cache_settings(wishes, kv_type, context)
+    fixed = _fixed_bytes(spec, wishes, kv_type, context)
+    left = machine.ram_available_bytes - fixed - spec.n_bytes
+    prompt_cache_mib = 0
+    if wishes.is_serving and left > 0:
+        prompt_cache_mib = min(left // _PROMPT_CACHE_SHARE // MIB, _MAX_PROMPT_CACHE_MIB)
+    is_larger = left < 0
+    if is_larger:
+        reasons.append(
+            f"the weights ({format_bytes(spec.n_bytes)}) do not fit beside the"
+            f" {format_bytes(fixed)} of caches and buffers: parts of the file are read again and"
+            " again, which is slow"
+        )
+    # Window and recurrent caches cannot go back; without checkpoints a changed prompt is read anew.
+    needs_checkpoints = any(
+        layer.cache in (CacheKind.WINDOW, CacheKind.RECURRENT) for layer in spec.layers
+    )
+    return Plan(
+        context_tokens=context,
+        kv_type=kv_type,
+        slots=wishes.slots,
+        ubatch_tokens=wishes.ubatch_tokens,
+        threads=wishes.threads or machine.num_cores,
+        prompt_cache_mib=prompt_cache_mib,
+        checkpoints=_CHECKPOINTS if needs_checkpoints and prompt_cache_mib else 0,
+        footprint=Footprint(
+            weights_bytes=spec.n_bytes,
+            cache_bytes=cache_bytes(spec, settings).total,
+            compute_bytes=compute_bytes_estimate(spec, settings),
+            prompt_cache_bytes=prompt_cache_mib * MIB,
+        ),
+        is_larger_than_ram=is_larger,
+        reasons=tuple(reasons),
+    )
+
+
+def _cache_settings(wishes: Wishes, kv_type: str, context: int) -> CacheSettings:
+    return CacheSettings(
+        context_tokens=context * wishes.slots,
+        slots=wishes.slots,
+        type_k=tensor_type_named(kv_type),
+        type_v=tensor_type_named(kv_type),
+        ubatch_tokens=wishes.ubatch_tokens,
+    )
+
+
+def _fixed_bytes(spec: ModelSpec, wishes: Wishes, kv_type: str, context: int) -> int:
+    settings = _cache_settings(wishes, kv_type, context)
+    caches = cache_bytes(spec, settings).total
+    return caches + compute_bytes_estimate(spec, settings) + ENGINE_BYTES
+
+
+def _largest(spec: ModelSpec, wishes: Wishes, kv_type: str, budget_bytes: int) -> int:
+    """The largest context whose fixed part stays within the budget; 0 if none does."""
+    settings = _cache_settings(wishes, kv_type, _LEAST_CONTEXT_TOKENS)
+    budget_bytes -= ENGINE_BYTES
+    total = largest_context(spec, settings, budget_bytes, is_compute_included=True)
+    return total // wishes.slots
+
+
+def _does_not_fit(
+    spec: ModelSpec, machine: Machine, wishes: Wishes, kv_type: str, context: int
+) -> str:
+    """The message: what is needed, what there is, and the ways out with their numbers."""
+    need = _fixed_bytes(spec, wishes, kv_type, context)
+    have = machine.ram_available_bytes
+    ways = []
+    if kv_type != _KV_LADDER[-1] and _KV_LADDER[-1] in _ladder(spec, wishes):
+        smaller = _fixed_bytes(spec, wishes, _KV_LADDER[-1], context)
+        if smaller <= have:
+            ways.append(f"--kv {_KV_LADDER[-1]} needs {format_bytes(smaller)}")
+    largest = _largest(spec, wishes, kv_type, have)
+    if largest >= _LEAST_CONTEXT_TOKENS:
+        ways.append(f"--ctx {largest} fits")
+    if wishes.slots > 1:
+        ways.append("fewer --slots")
+    ways.append(f"close programs that use the other {format_bytes(machine.ram_total_bytes - have)}")
+    return (
+        f"{spec.name}: {format_count(context)} tokens of {kv_type} KV with their buffers need"
+        f" {format_bytes(need)} of RAM, {format_bytes(have)} are available; {'; '.join(ways)}"
+    )

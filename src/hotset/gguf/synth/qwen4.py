@@ -1,0 +1,119 @@
+"""qwen4exp: gated delta nets, sparse attention with an indexer, hyper-connections, and hashed
+n-gram embeddings (llama.cpp src/models/qwen4exp.cpp)."""
+
+from __future__ import annotations
+
+from hotset.gguf.synth.parts import decoder_keys, expert_ffn, expert_keys, mtp_head, shared_ffn
+from hotset.gguf.synth.qwens import (
+    delta_net,
+    delta_net_keys,
+    gated_attention,
+    is_full,
+    rope_sections,
+)
+from hotset.gguf.synth.recipe import Builder, Dims, FamilyRecipe, Ssm
+from hotset.gguf.synth.writer import Typed, ValueType
+
+__all__ = ["RECIPES"]
+
+_STREAMS = 4  # copies of the residual stream
+_LOW_RANK = 32  # of the mixers between them
+_INDEXER_HEADS = 4
+_INDEXER_TOP_K = 64
+_POOLED_CELLS = 4  # cells of a block that the indexer judges as one
+_NGRAM = 3
+_HEADS_PER_NGRAM = 2
+_N_HASH_HEADS = (_NGRAM - 1) * _HEADS_PER_NGRAM
+_HASH_LAYER = 0  # must be a linear layer: its convolution state lives in the recurrent cache
+_HASH_CONV = 4
+
+
+def _keys(b: Builder) -> None:
+    d = b.d
+    decoder_keys(b)
+    expert_keys(b)
+    b.key("expert_shared_feed_forward_length", d.n_ff_shexp)
+    rope_sections(b)
+    delta_net_keys(b)
+    b.key("hyper_connection.count", _STREAMS)
+    b.key("hyper_connection.low_rank", _LOW_RANK)
+    b.key("attention.indexer.head_count", _INDEXER_HEADS)
+    b.key("attention.indexer.key_length", d.head_dim)
+    b.key("attention.indexer.top_k", _INDEXER_TOP_K)
+    b.key("attention.compress_ratios", [_POOLED_CELLS] * (d.n_layers + d.n_mtp))
+    b.key("ple.layers", [_HASH_LAYER])
+    b.key("ple.ngram_size", _NGRAM)
+    b.key("ple.heads_per_ngram", _HEADS_PER_NGRAM)
+    b.key("ple.conv_kernel", _HASH_CONV)
+    b.key("ple.eos_token_id", d.n_vocab - 1)
+    b.key("ple.layer_multipliers", Typed(ValueType.UINT64, [1, 3, 5]))
+    starts = [head * d.n_vocab for head in range(_N_HASH_HEADS)]
+    b.key("ple.head_offsets", Typed(ValueType.UINT64, starts))
+    b.key("ple.head_vocab_sizes", Typed(ValueType.UINT64, [d.n_vocab] * _N_HASH_HEADS))
+    b.key("embedding_length_per_layer_input", d.n_embd // _N_HASH_HEADS)
+
+
+def _mixer(b: Builder, prefix: str) -> None:
+    """A norm over all streams and the low-rank mixing of them."""
+    n_all = _STREAMS * b.d.n_embd
+    b.norm(f"{prefix}_norm.weight", n_all)
+    b.matrix(f"{prefix}_down.weight", n_all, _LOW_RANK, b.mix.attention)
+    b.matrix(f"{prefix}_up.weight", _LOW_RANK, n_all, b.mix.attention)
+
+
+def _injection(b: Builder, prefix: str) -> None:
+    b.matrix(f"{prefix}_inject.weight", _STREAMS * b.d.n_embd, _STREAMS, b.mix.attention)
+
+
+def _indexer(b: Builder, i: int) -> None:
+    d = b.d
+    blk = f"blk.{i}.indexer."
+    b.matrix(f"{blk}q_proj.weight", d.n_embd, _INDEXER_HEADS * d.head_dim, b.mix.attention)
+    b.matrix(f"{blk}k_proj.weight", d.n_embd, d.head_dim, b.mix.attention)
+    b.norm(f"{blk}q_norm.weight", d.head_dim)
+    b.norm(f"{blk}k_norm.weight", d.head_dim)
+
+
+def _hashed_ngrams(b: Builder, i: int) -> None:
+    n_all = _STREAMS * b.d.n_embd
+    blk = f"blk.{i}.ple_"
+    b.matrix(f"{blk}key.weight", b.d.n_embd, n_all, b.mix.attention)
+    b.matrix(f"{blk}value.weight", b.d.n_embd, b.d.n_embd, b.mix.attention)
+    for name in ("norm_key", "norm_query", "norm_conv"):
+        b.norm(f"{blk}{name}.weight", n_all)
+    b.values(f"{blk}conv1d.weight", _HASH_CONV, n_all, gain=0.5)
+
+
+def _block(b: Builder, i: int) -> None:
+    blk = f"blk.{i}."
+    for part in ("attn", "ffn"):
+        _mixer(b, f"{blk}hc_{part}")
+        _injection(b, f"{blk}hc_{part}")
+    if is_full(b.d, i):
+        gated_attention(b, i, norm="")
+        _indexer(b, i)
+    else:
+        delta_net(b, i, norm="")
+    if i == _HASH_LAYER:
+        _hashed_ngrams(b, i)
+    expert_ffn(b, i, norm="")
+    shared_ffn(b, i, has_gate=True)
+
+
+def _qwen4exp(b: Builder) -> None:
+    d = b.d
+    _keys(b)
+    b.embedding("token_embd.weight", d.n_embd, d.n_vocab)
+    b.output(d.n_embd, d.n_vocab)
+    _mixer(b, "output_hc")
+    b.embedding("per_layer_token_embd.weight", d.n_embd // _N_HASH_HEADS, _N_HASH_HEADS * d.n_vocab)
+    for i in range(d.n_layers + d.n_mtp):
+        _block(b, i)
+        if i >= d.n_layers:
+            mtp_head(b, i, n_streams=_STREAMS)
+            _mixer(b, f"blk.{i}.nextn.hc_head")
+
+
+_TINY = Dims(rope_dims=32, interval=2, ssm=Ssm(state=64, inner=256, rank=4, groups=2))
+
+RECIPES = (FamilyRecipe("qwen4exp", "qwen4exp", _qwen4exp, _TINY, can_fuse=True),)
