@@ -40,6 +40,8 @@ NUMBERS = {
 }
 STRING, ARRAY = 8, 9
 F32, F64, Q4_0, Q4_K = 0, 28, 2, 12
+BLOCKS = {int(type_): sizes for type_, sizes in gguf.GGML_QUANT_SIZES.items()}
+"""Elements and bytes per block, by type number."""
 
 
 class Value(NamedTuple):
@@ -83,7 +85,7 @@ class Tensor:
 
     @property
     def n_bytes(self) -> int:
-        per_block, block_bytes = gguf.GGML_QUANT_SIZES.get(self.type, (1, 4))
+        per_block, block_bytes = BLOCKS.get(self.type, (1, 4))
         n = 1
         for dim in self.dims:
             n *= dim
@@ -117,7 +119,8 @@ class Gguf:
         """Everything before the padding and the data."""
         n_tensors = len(self.tensors) if self.n_tensors is None else self.n_tensors
         n_keys = len(self.keys) if self.n_keys is None else self.n_keys
-        out = self.magic + struct.pack(f"{self.byte_order}IQQ", self.version, n_tensors, n_keys)
+        out = bytearray(self.magic)
+        out += struct.pack(f"{self.byte_order}IQQ", self.version, n_tensors, n_keys)
         for key, value in self.keys:
             out += encoded_text(key) + struct.pack("<I", value.type) + value.payload
         running = 0
@@ -126,7 +129,7 @@ class Gguf:
             out += encoded_text(t.name) + struct.pack("<I", len(t.dims))
             out += struct.pack(f"<{len(t.dims)}QIQ", *t.dims, t.type, offset)
             running = -(-(offset + t.n_bytes) // self.alignment) * self.alignment
-        return out
+        return bytes(out)
 
     def data_offset(self) -> int:
         return -(-len(self.header()) // self.alignment) * self.alignment
@@ -141,10 +144,13 @@ class Gguf:
         return self.data_offset() + end if self.tensors else len(self.header())
 
     def write(self, path: Path, *, file_bytes: int | None = None) -> Path:
-        """Write it with its data as a hole; `file_bytes` cuts it or makes it longer."""
+        """Write it with its data as a hole; `file_bytes` cuts it or makes it longer.
+
+        What would be larger than 1 TiB ends there: it can only be a lie.
+        """
         path.write_bytes(self.header())
         with path.open("r+b") as file:
-            file.truncate(self.file_bytes() if file_bytes is None else file_bytes)
+            file.truncate(min(self.file_bytes() if file_bytes is None else file_bytes, 2**40))
         return path
 
 

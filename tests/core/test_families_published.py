@@ -154,9 +154,9 @@ def test_qwen_hybrids_keep_every_fourth_block_whole() -> None:
     spec = spec_of(model.architecture, model.metadata())
 
     assert [x.index for x in spec.layers if x.cache is CacheKind.FULL] == list(range(3, 40, 4))
-    assert {(x.state_r_elements, x.state_s_elements) for x in spec.layers if x.state_s_elements} == {
-        (24576, 524288)
-    }
+    assert {
+        (x.state_r_elements, x.state_s_elements) for x in spec.layers if x.state_s_elements
+    } == {(24576, 524288)}
 
 
 def test_q8_0_caches_cost_17_thirty_seconds_of_f16() -> None:

@@ -27,6 +27,7 @@ __all__ = [
 CONTEXT_STEP_TOKENS = 256
 """The engine rounds every context and every window up to a multiple of it."""
 
+_F16_BYTES = 2
 _F32_BYTES = 4
 _MAX_CONTEXT_TOKENS = 1 << 24  # beyond any model; bounds the search where a file names no limit
 
@@ -194,12 +195,14 @@ def compute_bytes_estimate(spec: ModelSpec, settings: CacheSettings) -> int:
     Not exact: the graph allocator overlaps buffers as it sees fit.
     """
     n_batch = min(settings.ubatch_tokens, settings.context_tokens)
-    n_cells = context_cells(settings)
-    masks = n_batch * n_cells
-    scores = 0 if settings.has_flash_attention else n_batch * n_cells * spec.n_heads
+    n_pairs = n_batch * context_cells(settings)
+    if settings.has_flash_attention:
+        attention = n_pairs * _F16_BYTES
+    else:
+        attention = n_pairs * (1 + spec.n_heads) * _F32_BYTES
     activations = n_batch * (spec.activation_elements * 3 + spec.n_embd * 4)
     logits = spec.n_vocab * settings.slots
-    return (masks + scores + activations + logits) * _F32_BYTES
+    return attention + (activations + logits) * _F32_BYTES
 
 
 def _token_bytes(spec: ModelSpec, layer: LayerSpec, settings: CacheSettings) -> int:

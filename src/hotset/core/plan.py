@@ -212,7 +212,7 @@ def _largest(spec: ModelSpec, wishes: Wishes, kv_type: str, budget_bytes: int) -
     """The largest context whose fixed part stays within the budget; 0 if none does."""
     settings = _cache_settings(wishes, kv_type, _LEAST_CONTEXT_TOKENS)
     budget_bytes -= ENGINE_BYTES
-    total = largest_context(spec, settings, budget_bytes, is_compute_included=True)
+    total = largest_context(spec, settings, budget_bytes)
     return total // wishes.slots
 
 

@@ -1,12 +1,16 @@
 """Stands between hotset and an engine so that no engine outlives hotset.
 
 Run as a script of its own (`python -I -S guard.py`), standard library only. It reads one JSON
-line from stdin, `{"argv": [...], "env": {...}, "stdin": "..."}`, starts that program in its own
-process group, hands it the text on its stdin, and then watches two things:
+line from stdin, `{"argv": [...], "env": {...}, "stdin": "..."}`, starts that program in a process
+group of its own, hands it the text on its stdin, and then watches two things:
 
-* its own stdin: end of file means that hotset is gone, by whatever death, and the whole group is
-  killed at once;
-* the engine: when it ends, its status is reported and whatever it left in the group is killed.
+* its own stdin: the byte `T` asks for a polite end (SIGTERM to the group); end of file means kill,
+  because hotset wants it or because hotset is gone, by whatever death;
+* the engine: when it ends, its status is reported.
+
+Either way the guard leaves last: it kills what is left of the engine's descendants and reaps them
+all. All signals are sent by the guard, the engine's parent, so none can hit a stranger that was
+given the number of a process already gone.
 
 If the guard itself is killed, Linux kills the engine (parent-death signal). That signal follows
 the *thread* that forked; the guard has only one, which is why it and not hotset does the forking.
@@ -28,6 +32,8 @@ import sys
 from typing import NoReturn, TypedDict
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36
+TERMINATE = b"T"
 
 
 class Order(TypedDict):
@@ -44,34 +50,10 @@ def report(**fields: object) -> None:
         os.write(1, json.dumps(fields).encode() + b"\n")
 
 
-def die_with_parent(parent: int) -> None:
-    """In the forked child: be killed when the guard dies (on Linux)."""
+def prctl(option: int, value: int) -> None:
+    """Only Linux has it; elsewhere end of file on stdin has to do."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the call
-            os._exit(1)
-
-
-def run_child(order: Order, stdin_fd: int, failure_fd: int, guard: int) -> NoReturn:
-    """In the forked child: become the engine. A failure is written to `failure_fd`."""
-    try:
-        die_with_parent(guard)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.dup2(stdin_fd, 0)
-        os.dup2(2, 1)
-        os.execve(order["argv"][0], order["argv"], order["env"])
-    except OSError as error:
-        os.write(failure_fd, f"{error.strerror}".encode())
-    os._exit(127)
-
-
-def feed(fd: int, text: bytes) -> None:
-    """Write all of `text`; an engine that does not read its stdin must not stop the guard."""
-    os.set_blocking(fd, False)
-    with contextlib.suppress(OSError):
-        while text:
-            select.select([], [fd], [], 1.0)
-            text = text[os.write(fd, text) :]
+        ctypes.CDLL(None).prctl(option, value)
 
 
 def read_order() -> Order | None:
@@ -85,20 +67,65 @@ def read_order() -> Order | None:
     return order
 
 
-def end_group() -> NoReturn:
-    """Kill everything in the group, the guard included."""
-    os.killpg(0, signal.SIGKILL)
-    os._exit(1)
+def run_child(order: Order, stdin_fd: int, failure_fd: int, guard: int) -> NoReturn:
+    """In the forked child: become the engine. A failure is written to `failure_fd`."""
+    try:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != guard:  # it died before the call
+            os._exit(1)
+        os.setpgid(0, 0)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(stdin_fd, 0)
+        os.dup2(2, 1)
+        os.execve(order["argv"][0], order["argv"], order["env"])
+    except OSError as error:
+        os.write(failure_fd, f"{error.strerror}".encode())
+    os._exit(127)
+
+
+def feed(fd: int, text: bytes) -> None:
+    """Write all of `text`; an engine that does not read its stdin must not stop the guard."""
+    os.set_blocking(fd, False)
+    with contextlib.suppress(OSError):
+        while text and select.select([], [fd], [], 1.0)[1]:
+            text = text[os.write(fd, text) :]
+
+
+def descendants() -> list[int]:
+    """Children of the guard now: the engine, and orphans of the engine (Linux)."""
+    guard = os.getpid()
+    try:
+        with open(f"/proc/{guard}/task/{guard}/children", encoding="ascii") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
+
+
+def end_all(child: int) -> NoReturn:
+    """Kill the group and whatever left it, reap them all, report the engine's status, leave."""
+    with contextlib.suppress(OSError):
+        os.killpg(child, signal.SIGKILL)
+    while True:
+        for pid in descendants():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            pid, wait_status = os.wait()
+        except ChildProcessError:
+            os._exit(0)
+        if pid == child:
+            report(exit=os.waitstatus_to_exitcode(wait_status))
 
 
 def main() -> NoReturn:
-    # A group of its own: the terminal's Ctrl-C is for hotset, which decides what it means.
-    if os.getpgrp() != os.getpid():
-        os.setpgrp()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # The terminal's Ctrl-C and a polite end of the session are for hotset, which decides.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     order = read_order()
     if order is None:
         os._exit(0)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
@@ -123,14 +150,18 @@ def main() -> NoReturn:
 
     while True:
         readable, _, _ = select.select([0, wakeup_read], [], [])
-        if 0 in readable and not os.read(0, 4096):
-            end_group()
+        if 0 in readable:
+            command = os.read(0, 1)
+            if not command:
+                end_all(child)
+            if command == TERMINATE:
+                with contextlib.suppress(OSError):
+                    os.killpg(child, signal.SIGTERM)
         if wakeup_read in readable:
             os.read(wakeup_read, 4096)
-            done, wait_status = os.waitpid(child, os.WNOHANG)
-            if done:
-                report(exit=os.waitstatus_to_exitcode(wait_status))
-                end_group()
+            # WNOWAIT: while the engine is unreaped its group's number cannot be given away.
+            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                end_all(child)
 
 
 if __name__ == "__main__":

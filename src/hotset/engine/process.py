@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import IO
 
 from hotset.core.errors import EngineProblem
+from hotset.engine.guard import TERMINATE
 
 __all__ = ["EngineProcess"]
 
 _GUARD = Path(__file__).with_name("guard.py")
+# A process in the middle of a system call, such as the unmapping of many GiB, dies late.
+_GUARD_GRACE_S = 10.0
 _KEPT_LINES = 4000
 _LONGEST_LINE_BYTES = 16 << 10
 # The engine prints the last characters of the keys it was given.
@@ -100,13 +103,12 @@ class EngineProcess:
             self._error = report.get("error", self._error)
             self.exit_status = report.get("exit", self.exit_status)
             self._reported.set()
-        # End of file: the guard is gone. Leave it unreaped until its group is killed, so that
-        # its number cannot have been given to a stranger.
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PID, self._guard.pid, os.WEXITED | os.WNOWAIT)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._guard.pid, signal.SIGKILL)
+        # End of file: the guard is gone. It leaves last, unless it was killed; then Linux has
+        # killed the engine, and what the engine had started is still in its group.
         self._guard.wait()
+        if self.pid and self.exit_status is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
         self._reported.set()
         self._gone.set()
 
@@ -126,27 +128,26 @@ class EngineProcess:
         """Wait for the end; True when the process and all of its group are gone and reaped."""
         return self._gone.wait(timeout_s)
 
-    def _signal(self, number: signal.Signals) -> None:
-        if self.is_alive():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._guard.pid, number)
-
     def end(self, grace_s: float) -> None:
         """Terminate, wait up to `grace_s` for a clean exit, kill, reap. Then all is gone."""
         with self._end_lock:
-            if grace_s > 0:
-                self._signal(signal.SIGTERM)
+            if grace_s > 0 and self.is_alive():
+                with contextlib.suppress(BrokenPipeError, ValueError):
+                    self._orders.write(TERMINATE)
+                    self._orders.flush()
                 self._gone.wait(grace_s)
-            while not self._gone.is_set():
-                self._signal(signal.SIGKILL)
-                self._gone.wait(1.0)
+            # End of file is the guard's order to kill everything and leave.
+            with contextlib.suppress(BrokenPipeError):
+                self._orders.close()
+            if not self._gone.wait(_GUARD_GRACE_S):
+                self._guard.kill()
+                self._gone.wait()
             for thread in self._threads:
-                # The output ends with the group; a line callback may still be at work.
+                # The output ends with the processes; a line callback may still be at work.
                 if thread is not threading.current_thread():
-                    thread.join(timeout=5.0)
-            for stream in (self._orders, self._reports, self._output):
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+                    thread.join(timeout=_GUARD_GRACE_S)
+            self._reports.close()
+            self._output.close()
 
     def last_lines(self, n: int) -> list[str]:
         return list(self.lines)[-n:]

@@ -77,7 +77,8 @@ class Watch:
             return 0.0  # it has just ended; the next look at the process says so
         signs = (self._num_lines, memory >> 20, reads)
         if signs != self._signs:
-            self._signs, self._moved_at = signs, now
+            self._signs = signs
+            self._moved_at = self._worked_at = now
         cpu_s = times.user + times.system
         if cpu_s > self._cpu_s:
             self._cpu_s, self._worked_at = cpu_s, now

@@ -19,12 +19,14 @@ KEEP_ELEMENTS = 4096
 """Numeric arrays up to this count are kept unasked: figures per layer, not per token."""
 
 KEEP_LIMIT_BYTES = 16 * MIB
-"""What all kept metadata of one file may cost in memory, by a cautious estimate."""
+"""What all kept metadata of one file may cost in memory, by a cautious estimate: ten times the
+figures and short texts of a real file, or a vocabulary of 150,000 if one is wanted."""
 
 MAX_KEYS = 65_536
 
 _MAX_KEY_BYTES = 65_535  # the specification's limit
 _OBJECT_BYTES = 64  # a small Python object with its place in a container
+_SLOT_BYTES = 16  # a place in a container that grows
 _UTF8_GROWTH = 4  # a str takes up to 4 bytes per character, a character 1 byte in the file
 _STRING, _ARRAY = 8, 9
 _NUMBERS = {
@@ -116,6 +118,7 @@ class _Reader:
                 f"damaged file: it claims {format_count(count)} metadata keys, more than "
                 f"{format_count(MAX_KEYS)}; download it again"
             )
+        window.at = "the metadata"
         window.require(count * _MIN_ENTRY_BYTES)
         seen: set[str] = set()
         for index in range(count):
@@ -171,7 +174,7 @@ class _Reader:
         if number == _STRING:
             if key in self._want:
                 window.require(count * 8)
-                self._keep(count * _OBJECT_BYTES)
+                self._keep(count * _SLOT_BYTES)
                 return tuple(self._string(window.length()) for _ in range(count))
             window.skip_strings(count)
             return ArrayInfo(_TYPE_NAMES[number], count)

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from hotset.gguf.synth.families import FAMILIES
+from hotset.gguf.synth.fullscale import MIXES, REAL_MODELS, write_fullscale
 from hotset.gguf.synth.models import write_sized, write_tiny
-from hotset.gguf.synth.recipe import Dims, FamilyRecipe, Mix
+from hotset.gguf.synth.recipe import Dims, FamilyRecipe, Mix, ModelKind
 
-__all__ = ["FAMILIES", "Dims", "FamilyRecipe", "Mix", "write_sized", "write_tiny"]
+__all__ = [
+    "FAMILIES",
+    "MIXES",
+    "REAL_MODELS",
+    "Dims",
+    "FamilyRecipe",
+    "Mix",
+    "ModelKind",
+    "write_fullscale",
+    "write_sized",
+    "write_tiny",
+]

@@ -14,7 +14,7 @@ from hotset.gguf.synth.writer import Typed, ValueType
 
 __all__ = ["RECIPES"]
 
-_POST_NORM_GAIN = 1.0
+_POST_NORM_GAIN = 2.5
 
 
 def _post_norm(b: Builder, name: str) -> None:
@@ -180,8 +180,6 @@ RECIPES = (
         _gemma3n,
         Dims(is_tied=True, interval=5, n_layers=22, n_embd=128, n_ff=128, head_dim=32),
     ),
-    FamilyRecipe(
-        "gemma4", "gemma4", _gemma4, replace(_GEMMA4, n_embd_per_layer=64, n_shared_kv=3)
-    ),
+    FamilyRecipe("gemma4", "gemma4", _gemma4, replace(_GEMMA4, n_embd_per_layer=64, n_shared_kv=3)),
     FamilyRecipe("gemma4-moe", "gemma4", _gemma4_moe, _GEMMA4, can_fuse=True),
 )

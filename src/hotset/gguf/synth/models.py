@@ -24,7 +24,7 @@ def write_tiny(
     family: str,
     path: Path,
     *,
-    experts_type: str = "Q4_0",
+    experts_type: str | None = None,
     down_type: str | None = None,
     seed: int = 0,
     n_shards: int = 1,
@@ -36,8 +36,8 @@ def write_tiny(
     Args:
         family: a name in `FAMILIES`.
         path: where; with several shards, the stem of their names.
-        experts_type: of gate and up experts; of all matrices in a family without experts.
-        down_type: of down experts; None for `experts_type`.
+        experts_type: of gate and up experts; None for Q4_0.
+        down_type: of down experts; None for the same as gate and up.
         seed: another seed, another model of the same shape.
         n_shards: files.
         fused: gate and up experts as one tensor.
@@ -47,11 +47,15 @@ def write_tiny(
         The files, first shard first.
 
     Raises:
-        ConfigProblem: an unknown family, type or size, or `fused` where the family cannot.
+        ConfigProblem: an unknown family, type or size; expert types in a family without
+            experts; `fused` where the engine takes only split gate and up.
         MachineProblem: the file cannot be written.
     """
     recipe = family_named(family)
     dims = replace(recipe.tiny, is_fused=fused, **_known_sizes(sizes))
+    if (experts_type or down_type) and not recipe.has_experts:
+        raise ConfigProblem(f"family '{family}': it has no experts to give a type; leave it out")
+    experts_type = experts_type or Mix().experts
     mix = Mix(experts=_type(experts_type), down=_type(down_type or experts_type))
     return _write(recipe, path, dims, mix, seed=seed, n_shards=n_shards)
 
@@ -104,7 +108,7 @@ def _require_room(path: Path, n_bytes: int) -> None:
 
 
 def _known_sizes(sizes: dict[str, int]) -> dict[str, int]:
-    known = {f.name for f in fields(Dims) if f.type in ("int", "float")}
+    known = {f.name for f in fields(Dims) if f.type in ("int", "float", "bool")} - {"is_fused"}
     for name in sizes:
         if name not in known:
             raise ConfigProblem(f"size '{name}': unknown; known are {', '.join(sorted(known))}")

@@ -15,6 +15,7 @@ __all__ = [
     "shared_ffn",
 ]
 
+
 def decoder_keys(b: Builder, *, epsilon_key: str = "attention.layer_norm_rms_epsilon") -> None:
     """The keys that every decoder has. Head sizes are always stated."""
     d = b.d

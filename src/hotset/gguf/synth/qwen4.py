@@ -17,48 +17,49 @@ from hotset.gguf.synth.writer import Typed, ValueType
 __all__ = ["RECIPES"]
 
 _STREAMS = 4  # copies of the residual stream
-_LOW_RANK = 32  # of the mixers between them
-_INDEXER_HEADS = 4
-_INDEXER_TOP_K = 64
 _POOLED_CELLS = 4  # cells of a block that the indexer judges as one
-_NGRAM = 3
-_HEADS_PER_NGRAM = 2
-_N_HASH_HEADS = (_NGRAM - 1) * _HEADS_PER_NGRAM
+_NGRAM = 3  # the longest; 2 is the other length
 _HASH_LAYER = 0  # must be a linear layer: its convolution state lives in the recurrent cache
 _HASH_CONV = 4
 
 
+def _n_hash_heads(d: Dims) -> int:
+    return (_NGRAM - 1) * d.sparse.heads_per_ngram
+
+
 def _keys(b: Builder) -> None:
-    d = b.d
+    d, sparse = b.d, b.d.sparse
+    n_hash_heads = _n_hash_heads(d)
     decoder_keys(b)
     expert_keys(b)
     b.key("expert_shared_feed_forward_length", d.n_ff_shexp)
     rope_sections(b)
     delta_net_keys(b)
     b.key("hyper_connection.count", _STREAMS)
-    b.key("hyper_connection.low_rank", _LOW_RANK)
-    b.key("attention.indexer.head_count", _INDEXER_HEADS)
-    b.key("attention.indexer.key_length", d.head_dim)
-    b.key("attention.indexer.top_k", _INDEXER_TOP_K)
+    b.key("hyper_connection.low_rank", sparse.mixer_rank)
+    b.key("attention.indexer.head_count", sparse.indexer_heads)
+    b.key("attention.indexer.key_length", sparse.indexer_dim)
+    b.key("attention.indexer.top_k", sparse.top_k)
     b.key("attention.compress_ratios", [_POOLED_CELLS] * (d.n_layers + d.n_mtp))
     b.key("ple.layers", [_HASH_LAYER])
     b.key("ple.ngram_size", _NGRAM)
-    b.key("ple.heads_per_ngram", _HEADS_PER_NGRAM)
+    b.key("ple.heads_per_ngram", sparse.heads_per_ngram)
     b.key("ple.conv_kernel", _HASH_CONV)
     b.key("ple.eos_token_id", d.n_vocab - 1)
     b.key("ple.layer_multipliers", Typed(ValueType.UINT64, [1, 3, 5]))
-    starts = [head * d.n_vocab for head in range(_N_HASH_HEADS)]
+    starts = [head * sparse.rows_per_head for head in range(n_hash_heads)]
     b.key("ple.head_offsets", Typed(ValueType.UINT64, starts))
-    b.key("ple.head_vocab_sizes", Typed(ValueType.UINT64, [d.n_vocab] * _N_HASH_HEADS))
-    b.key("embedding_length_per_layer_input", d.n_embd // _N_HASH_HEADS)
+    rows = [sparse.rows_per_head] * n_hash_heads
+    b.key("ple.head_vocab_sizes", Typed(ValueType.UINT64, rows))
+    b.key("embedding_length_per_layer_input", d.n_embd // n_hash_heads)
 
 
 def _mixer(b: Builder, prefix: str) -> None:
     """A norm over all streams and the low-rank mixing of them."""
-    n_all = _STREAMS * b.d.n_embd
+    n_all, rank = _STREAMS * b.d.n_embd, b.d.sparse.mixer_rank
     b.norm(f"{prefix}_norm.weight", n_all)
-    b.matrix(f"{prefix}_down.weight", n_all, _LOW_RANK, b.mix.attention)
-    b.matrix(f"{prefix}_up.weight", _LOW_RANK, n_all, b.mix.attention)
+    b.matrix(f"{prefix}_down.weight", n_all, rank, b.mix.attention)
+    b.matrix(f"{prefix}_up.weight", rank, n_all, b.mix.attention)
 
 
 def _injection(b: Builder, prefix: str) -> None:
@@ -66,12 +67,12 @@ def _injection(b: Builder, prefix: str) -> None:
 
 
 def _indexer(b: Builder, i: int) -> None:
-    d = b.d
+    n_embd, sparse, kind = b.d.n_embd, b.d.sparse, b.mix.attention
     blk = f"blk.{i}.indexer."
-    b.matrix(f"{blk}q_proj.weight", d.n_embd, _INDEXER_HEADS * d.head_dim, b.mix.attention)
-    b.matrix(f"{blk}k_proj.weight", d.n_embd, d.head_dim, b.mix.attention)
-    b.norm(f"{blk}q_norm.weight", d.head_dim)
-    b.norm(f"{blk}k_norm.weight", d.head_dim)
+    b.matrix(f"{blk}q_proj.weight", n_embd, sparse.indexer_heads * sparse.indexer_dim, kind)
+    b.matrix(f"{blk}k_proj.weight", n_embd, sparse.indexer_dim, kind)
+    b.norm(f"{blk}q_norm.weight", sparse.indexer_dim)
+    b.norm(f"{blk}k_norm.weight", sparse.indexer_dim)
 
 
 def _hashed_ngrams(b: Builder, i: int) -> None:
@@ -106,7 +107,9 @@ def _qwen4exp(b: Builder) -> None:
     b.embedding("token_embd.weight", d.n_embd, d.n_vocab)
     b.output(d.n_embd, d.n_vocab)
     _mixer(b, "output_hc")
-    b.embedding("per_layer_token_embd.weight", d.n_embd // _N_HASH_HEADS, _N_HASH_HEADS * d.n_vocab)
+    n_hash_heads = _n_hash_heads(d)
+    n_rows = n_hash_heads * d.sparse.rows_per_head
+    b.embedding("per_layer_token_embd.weight", d.n_embd // n_hash_heads, n_rows)
     for i in range(d.n_layers + d.n_mtp):
         _block(b, i)
         if i >= d.n_layers:

@@ -68,8 +68,7 @@ def is_full(d: Dims, i: int) -> bool:
 def rope_sections(b: Builder) -> None:
     """Rotated pairs for time, height and width; together half of the rotated dimensions."""
     n_pairs = (b.d.rope_dims or b.d.head_dim) // 2
-    third = n_pairs // 3
-    b.key("rope.dimension_sections", [n_pairs - 2 * third, third, third, 0])
+    b.key("rope.dimension_sections", [(n_pairs + 2) // 3, (n_pairs + 1) // 3, n_pairs // 3, 0])
 
 
 def delta_net_keys(b: Builder) -> None:
@@ -82,7 +81,9 @@ def delta_net_keys(b: Builder) -> None:
     b.key("ssm.group_count", ssm.groups)
 
 
-def delta_net(b: Builder, i: int, *, has_joint_gates: bool = False, norm: str = "attn_norm") -> None:
+def delta_net(
+    b: Builder, i: int, *, has_joint_gates: bool = False, norm: str = "attn_norm"
+) -> None:
     """A gated delta net; `has_joint_gates` where beta and alpha are one matrix (qwen3next)."""
     d, ssm = b.d, b.d.ssm
     blk = f"blk.{i}."

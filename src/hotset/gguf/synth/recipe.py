@@ -23,6 +23,7 @@ __all__ = [
     "Mix",
     "ModelKind",
     "ModelPlan",
+    "Sparse",
     "Ssm",
     "TensorPlan",
 ]
@@ -73,6 +74,25 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True)
+class Sparse:
+    """Sizes of what qwen4exp adds: hyper-connections, the indexer, hashed n-gram embeddings.
+
+    Attributes:
+        mixer_rank: of the low-rank mixers between the streams of the residual.
+        indexer_heads, indexer_dim: of the indexer; top_k: cells that it selects.
+        heads_per_ngram: hash heads for each n-gram length (2 and 3).
+        rows_per_head: rows of the n-gram table per hash head.
+    """
+
+    mixer_rank: int = 32
+    indexer_heads: int = 4
+    indexer_dim: int = 64
+    top_k: int = 64
+    heads_per_ngram: int = 2
+    rows_per_head: int = 512
+
+
+@dataclass(frozen=True, slots=True)
 class Dims:
     """Sizes of a model. A family uses those that it knows.
 
@@ -115,6 +135,7 @@ class Dims:
     is_tied: bool = False
     ssm: Ssm = field(default_factory=Ssm)
     latent: Latent = field(default_factory=Latent)
+    sparse: Sparse = field(default_factory=Sparse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +294,10 @@ class FamilyRecipe:
     tiny: Dims = field(default_factory=Dims)
     can_fuse: bool = False
     kind: ModelKind = ModelKind.CHAT
+
+    @property
+    def has_experts(self) -> bool:
+        return f"{self.architecture}.expert_count" in self.plan(self.tiny, Mix()).metadata
 
     def plan(self, dims: Dims, mix: Mix) -> ModelPlan:
         builder = Builder(self.architecture, dims, mix)

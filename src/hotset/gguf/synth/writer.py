@@ -204,9 +204,7 @@ def write_shards(
     return paths
 
 
-def _header(
-    metadata: Mapping[str, Value], tensors: Sequence[TensorEntry], alignment: int
-) -> bytes:
+def _header(metadata: Mapping[str, Value], tensors: Sequence[TensorEntry], alignment: int) -> bytes:
     parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(metadata))]
     for key, value in metadata.items():
         parts += (_string(key), _encode(value))
