@@ -74,6 +74,19 @@ def array(kind: str, values: Iterable[Any], *, count: int | None = None) -> Valu
     return Value(ARRAY, struct.pack("<IQ", type_, n) + payload)
 
 
+def pieces_of_text(encoded: bytes) -> list[bytes]:
+    return [encoded[:8], encoded[8:]]
+
+
+def pieces_of_value(value: Value) -> list[bytes]:
+    """Lengths and counts apart from what they count; the strings of an array stay together."""
+    if value.type == STRING:
+        return pieces_of_text(value.payload)
+    if value.type == ARRAY:
+        return [value.payload[:4], value.payload[4:12], value.payload[12:]]
+    return [value.payload]
+
+
 @dataclass(frozen=True)
 class Tensor:
     """One entry of the tensor table; `offset` (in the data) is worked out unless given."""
@@ -115,21 +128,28 @@ class Gguf:
     def with_tensors(self, *tensors: Tensor) -> Gguf:
         return replace(self, tensors=tensors)
 
-    def header(self) -> bytes:
-        """Everything before the padding and the data."""
+    def pieces(self) -> list[bytes]:
+        """Everything before the padding and the data, field by field."""
         n_tensors = len(self.tensors) if self.n_tensors is None else self.n_tensors
         n_keys = len(self.keys) if self.n_keys is None else self.n_keys
-        out = bytearray(self.magic)
-        out += struct.pack(f"{self.byte_order}IQQ", self.version, n_tensors, n_keys)
+        counts = (n_tensors, n_keys)
+        out = [self.magic, struct.pack(f"{self.byte_order}I", self.version)]
+        out += [struct.pack(f"{self.byte_order}Q", n) for n in counts]
         for key, value in self.keys:
-            out += encoded_text(key) + struct.pack("<I", value.type) + value.payload
+            out += pieces_of_text(encoded_text(key)) + [struct.pack("<I", value.type)]
+            out += pieces_of_value(value)
         running = 0
         for t in self.tensors:
             offset = running if t.offset is None else t.offset
-            out += encoded_text(t.name) + struct.pack("<I", len(t.dims))
-            out += struct.pack(f"<{len(t.dims)}QIQ", *t.dims, t.type, offset)
+            out += pieces_of_text(encoded_text(t.name)) + [struct.pack("<I", len(t.dims))]
+            out += [struct.pack("<Q", dim) for dim in t.dims]
+            out += [struct.pack("<I", t.type), struct.pack("<Q", offset)]
             running = -(-(offset + t.n_bytes) // self.alignment) * self.alignment
-        return bytes(out)
+        return out
+
+    def header(self) -> bytes:
+        """Everything before the padding and the data."""
+        return b"".join(self.pieces())
 
     def data_offset(self) -> int:
         return -(-len(self.header()) // self.alignment) * self.alignment

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gguf
-from ggufkit import F64, Gguf, Tensor, array, number, ok_file, text
+from ggufkit import BLOCKS, F64, Gguf, Tensor, array, number, ok_file, text
 from hotset.core.errors import FileProblem
 from hotset.core.tensortypes import TENSOR_TYPES
 from hotset.gguf.reader import (
@@ -63,7 +63,21 @@ def test_the_embedded_default_model_reads_as_the_gguf_package_reads_it() -> None
     assert package is not None
     assert package.origin is not None
     (path,) = Path(package.origin).parent.glob("*.gguf")
-    assert_agrees_with_the_gguf_package(path)
+    reader = gguf.GGUFReader(path)
+    header = read_header(path, want=["tokenizer.ggml.tokens"])
+    assert [(t.name, t.dims, t.offset_bytes, t.n_bytes) for t in header.tensors] == [
+        (t.name, tuple(map(int, t.shape)), t.data_offset, t.n_bytes) for t in reader.tensors
+    ]
+    tokens = header.metadata["tokenizer.ggml.tokens"]
+    assert isinstance(tokens, tuple)
+    for index in range(0, len(tokens), 997):  # the other reader takes seconds for all of them
+        assert tokens[index] == reader.fields["tokenizer.ggml.tokens"].contents(index)
+    for key, field in reader.fields.items():
+        value = header.metadata.get(key)
+        if isinstance(value, int | float | str):
+            assert value == field.contents()
+        elif isinstance(value, ArrayInfo):
+            assert value.count == len(field.data)
 
 
 texts = st.text(max_size=40)
@@ -127,14 +141,11 @@ def test_what_the_gguf_package_writes_is_read_back_whole(
 
 
 @pytest.mark.parametrize(
-    "type_number", sorted(n for n, t in TENSOR_TYPES.items() if t.is_computable)
+    "type_number", sorted(n for n, t in TENSOR_TYPES.items() if t.is_computable and n in BLOCKS)
 )
 def test_the_size_of_each_computable_tensor_type_is_that_of_the_gguf_package(
     tmp_path: Path, type_number: int
 ) -> None:
-    known = {int(t) for t in gguf.GGML_QUANT_SIZES}
-    if type_number not in known:
-        pytest.skip("newer than the installed gguf package")
     file = ok_file().with_tensors(Tensor("blk.0.t", (512, 3), type_number), Tensor("z", (1,)))
     header = read_header(file.write(tmp_path / "a.gguf"))
     assert header.tensors[0].n_bytes == file.tensors[0].n_bytes
@@ -264,7 +275,7 @@ def test_tensors_that_do_not_follow_one_another_are_not_computable(
 
 
 def test_the_window_never_reads_beyond_the_header(tmp_path: Path) -> None:
-    """A file whose data is a hole of 1 TiB is read like any other."""
-    file = ok_file().with_tensors(Tensor("blk.0.big", (2**30, 2**8)))
+    """A file whose data is a hole of 512 GiB is read like any other."""
+    file = ok_file().with_tensors(Tensor("blk.0.big", (2**30, 2**7)))
     header = read_header(file.write(tmp_path / "a.gguf"))
-    assert header.tensors[0].n_bytes == 2**40
+    assert header.tensors[0].n_bytes == 2**39

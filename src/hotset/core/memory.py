@@ -200,7 +200,7 @@ def compute_bytes_estimate(spec: ModelSpec, settings: CacheSettings) -> int:
         attention = n_pairs * _F16_BYTES
     else:
         attention = n_pairs * (1 + spec.n_heads) * _F32_BYTES
-    activations = n_batch * (spec.activation_elements * 3 + spec.n_embd * 4)
+    activations = n_batch * (spec.activation_elements * 3 + spec.n_embd * 6)
     logits = spec.n_vocab * settings.slots
     return attention + (activations + logits) * _F32_BYTES
 
