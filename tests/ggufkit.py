@@ -22,7 +22,9 @@ __all__ = [
     "encoded_text",
     "number",
     "ok_file",
+    "shard_set",
     "text",
+    "write_shards",
 ]
 
 NUMBERS = {
@@ -136,12 +138,12 @@ class Gguf:
         out = [self.magic, struct.pack(f"{self.byte_order}I", self.version)]
         out += [struct.pack(f"{self.byte_order}Q", n) for n in counts]
         for key, value in self.keys:
-            out += pieces_of_text(encoded_text(key)) + [struct.pack("<I", value.type)]
+            out += [*pieces_of_text(encoded_text(key)), struct.pack("<I", value.type)]
             out += pieces_of_value(value)
         running = 0
         for t in self.tensors:
             offset = running if t.offset is None else t.offset
-            out += pieces_of_text(encoded_text(t.name)) + [struct.pack("<I", len(t.dims))]
+            out += [*pieces_of_text(encoded_text(t.name)), struct.pack("<I", len(t.dims))]
             out += [struct.pack("<Q", dim) for dim in t.dims]
             out += [struct.pack("<I", t.type), struct.pack("<Q", offset)]
             running = -(-(offset + t.n_bytes) // self.alignment) * self.alignment
@@ -223,3 +225,25 @@ def chat_model(architecture: str = "llama", *, name: str = "", width: int = 64) 
         Tensor("output_norm.weight", (width,)),
     )
     return Gguf(tuple(keys), tensors)
+
+
+def shard_set(file: Gguf, count: int, *, n_tensors: int | None = None) -> list[Gguf]:
+    """`file` cut into `count` shards, its metadata in the first; `n_tensors` lies."""
+    total = len(file.tensors) if n_tensors is None else n_tensors
+    shards = []
+    for index in range(count):
+        split: tuple[tuple[str | bytes, Value], ...] = (
+            ("split.no", number("u16", index)),
+            ("split.count", number("u16", count)),
+            ("split.tensors.count", number("i32", total)),
+        )
+        keys = (*file.keys, *split) if index == 0 else split
+        shards.append(replace(file, keys=keys, tensors=file.tensors[index::count]))
+    return shards
+
+
+def write_shards(shards: list[Gguf], directory: Path, name: str = "model") -> list[Path]:
+    return [
+        shard.write(directory / f"{name}-{i:05}-of-{len(shards):05}.gguf")
+        for i, shard in enumerate(shards, start=1)
+    ]

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ggufkit import BLOCKS, Gguf, Tensor, array, chat_model, number, ok_file, text
-
 from hotset.gguf.reader import Header
 
-__all__ = ["SEEDS", "Damaged", "assert_sound", "damage"]
+__all__ = ["SEEDS", "Damaged", "assert_sound", "damaged_file"]
 
 EXTREMES = (
     *(0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 63, 64, 255, 256, 4096, 4097),
@@ -56,7 +55,15 @@ class Damaged:
         return path
 
 
-def damage(seed: Gguf, rng: random.Random) -> Damaged:
+def damaged_file(number: int) -> tuple[Damaged, list[str]]:
+    """The damaged file of this number, always the same, and the keys to ask it for."""
+    rng = random.Random(number)
+    seed = rng.choice(SEEDS)
+    want = [str(key) for key, _ in seed.keys] if rng.random() < 0.5 else []
+    return _damage(seed, rng), want
+
+
+def _damage(seed: Gguf, rng: random.Random) -> Damaged:
     """`seed` with one to four things wrong, most of them where the structure is."""
     pieces = seed.pieces()
     for _ in range(rng.choice((1, 1, 1, 2, 2, 4))):
@@ -123,14 +130,14 @@ def assert_sound(header: Header) -> None:
     assert header.data_offset_bytes % alignment == 0
     for t in header.tensors:
         assert 0 < len(t.name.encode()) < 64
-        per_block, block_bytes = BLOCKS.get(t.type.number, (None, None))
+        per_block, block_bytes = BLOCKS.get(t.type.number, (0, 0))
         n_elements = 1
         for dim in t.dims:
             assert dim > 0
             n_elements *= dim
         assert 1 <= len(t.dims) <= 4
         assert n_elements < 2**63
-        if per_block is not None and t.type.is_computable:
+        if per_block and t.type.is_computable:
             assert t.dims[0] % per_block == 0
             assert t.n_bytes == n_elements // per_block * block_bytes
         assert (t.offset_bytes - header.data_offset_bytes) % alignment == 0

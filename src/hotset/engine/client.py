@@ -98,7 +98,13 @@ class ChatStream:
             name, _, data = line.partition(":")
             if name != "data" or data.strip() == "[DONE]":
                 continue
-            event = json.loads(data)
+            try:
+                event = json.loads(data)
+            except ValueError as error:
+                raise EngineProblem(
+                    f"{self._running.settings.alias}: the engine's stream is not the protocol:"
+                    f" {data[:80]}"
+                ) from error
             if "error" in event:
                 raise _refused(int(event["error"].get("code", 500)), data.encode())
             if "timings" in event:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hotset.core.errors import ConfigProblem, HotsetError
+from hotset.core.errors import HotsetError
 from hotset.core.units import format_bytes
 from hotset.gguf.synth.families import FAMILIES, family_named
 from hotset.gguf.synth.fullscale import MIXES, REAL_MODELS, write_fullscale
@@ -95,9 +95,6 @@ def _sized_dims(options: argparse.Namespace) -> Dims:
     for option, name in _SIZED_OPTIONS.items():
         given = getattr(options, option.replace("-", "_"))
         sizes[name] = sizes[name] if given is None else given
-    for name, size in sizes.items():
-        if size < 1:
-            raise ConfigProblem(f"{name} {size}: a size is at least 1")
     return replace(tiny, n_ff=_SIZED.n_ff, is_fused=options.fused, **sizes)
 
 

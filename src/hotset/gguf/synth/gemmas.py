@@ -1,7 +1,8 @@
 """The Gemma families: sliding windows, norms after every part, tied embeddings.
 
-The embedding is scaled up by the root of its width at run time, so that a token is as large as
-what a layer adds; gains above 1 on the norms that follow attention and FFN let the context decide.
+At run time an embedding is multiplied by the root of its width, which makes it larger than what a
+layer adds; the gain on the norms after attention and FFN makes up for it, so that the context, and
+not the last token alone, decides what comes next.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _gemma4_keys(b: Builder) -> None:
     b.key("final_logit_softcapping", 30.0)
 
 
-def _gemma4_attention(b: Builder, i: int, *, full_has_value: bool) -> None:
+def _gemma4_attention(b: Builder, i: int, *, has_value: bool) -> None:
     # Full layers have other heads than windowed ones. The last layers have no key and value of
     # their own; in the larger models full layers use the key as value.
     d = b.d
@@ -114,7 +115,7 @@ def _gemma4_attention(b: Builder, i: int, *, full_has_value: bool) -> None:
         head_dim=d.head_dim if is_full else d.head_dim_swa,
         n_head_kv=d.n_head_kv if is_full else d.n_head_kv_swa,
         qk_norm="head",
-        parts="q" if i >= d.n_layers - d.n_shared_kv else "qkv" if full_has_value else "qk",
+        parts="q" if i >= d.n_layers - d.n_shared_kv else "qkv" if has_value else "qk",
     )
     _post_norm(b, f"blk.{i}.post_attention_norm")
 
@@ -135,7 +136,7 @@ def _gemma4(b: Builder) -> None:
         b.norm("per_layer_proj_norm.weight", d.n_embd_per_layer)
     for i in range(d.n_layers):
         blk = f"blk.{i}."
-        _gemma4_attention(b, i, full_has_value=True)
+        _gemma4_attention(b, i, has_value=True)
         dense_ffn(b, i)
         _post_norm(b, f"{blk}post_ffw_norm")
         if n_side:
@@ -155,7 +156,7 @@ def _gemma4_moe(b: Builder) -> None:
     _gemma4_ends(b)
     for i in range(d.n_layers):
         blk = f"blk.{i}."
-        _gemma4_attention(b, i, full_has_value=not _is_full(d, i))
+        _gemma4_attention(b, i, has_value=not _is_full(d, i))
         dense_ffn(b, i)
         _post_norm(b, f"{blk}post_ffw_norm")
         expert_ffn(b, i, norm="pre_ffw_norm_2")

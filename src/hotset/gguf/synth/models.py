@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from hotset.core.errors import ConfigProblem, MachineProblem
 from hotset.core.tensortypes import tensor_type_named
@@ -75,11 +76,7 @@ def write_sized(
 def _write(
     recipe: FamilyRecipe, path: Path, dims: Dims, mix: Mix, *, seed: int, n_shards: int
 ) -> tuple[Path, ...]:
-    if dims.is_fused and not recipe.can_fuse:
-        raise ConfigProblem(
-            f"family '{recipe.name}': the engine knows no fused gate and up experts there; "
-            "leave them split"
-        )
+    _check(recipe, dims)
     vocabulary = make_vocabulary(dims.n_vocab)
     plan = recipe.plan(dims, mix)
     filler = Filler(seed, vocabulary.silent)
@@ -107,12 +104,28 @@ def _require_room(path: Path, n_bytes: int) -> None:
         )
 
 
-def _known_sizes(sizes: dict[str, int]) -> dict[str, int]:
+def _known_sizes(sizes: dict[str, int]) -> dict[str, Any]:
     known = {f.name for f in fields(Dims) if f.type in ("int", "float", "bool")} - {"is_fused"}
     for name in sizes:
         if name not in known:
             raise ConfigProblem(f"size '{name}': unknown; known are {', '.join(sorted(known))}")
     return sizes
+
+
+def _check(recipe: FamilyRecipe, dims: Dims) -> None:
+    if dims.is_fused and not recipe.can_fuse:
+        raise ConfigProblem(
+            f"family '{recipe.name}': the engine knows no fused gate and up experts there; "
+            "leave them split"
+        )
+    for name in ("n_layers", "n_embd", "n_head", "head_dim", "n_ff", "n_used"):
+        if (size := getattr(dims, name)) < 1:
+            raise ConfigProblem(f"{name} {size}: there is no model without; choose at least 1")
+    if dims.n_used > dims.n_experts:
+        raise ConfigProblem(
+            f"n_used {dims.n_used}: more than the {dims.n_experts} experts there are; "
+            "choose at most as many"
+        )
 
 
 def _type(name: str) -> str:

@@ -24,9 +24,11 @@ CHAT_TEMPLATE = (
 
 _SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _WORDS = (
-    "the of and to in is that for it as was with on be by at this from are or an have not "
-    "which you but one all can has been more will time about some out into other new only"
-).split()
+    "the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "on",
+    "be", "by", "at", "this", "from", "are", "or", "an", "have", "not", "which", "you",
+    "but", "one", "all", "can", "has", "been", "more", "will", "time", "about", "some",
+    "out", "into", "other", "new", "only",
+)  # fmt: skip
 _SYLLABLES = tuple(c + v for c in "bdfgklmnprstvz" for v in "aeiou")
 _NORMAL, _CONTROL = 1, 3
 
@@ -49,7 +51,12 @@ class Vocabulary:
     silent: frozenset[int]
 
     def metadata(self, *, pre: str = "gpt-2", with_template: bool = True) -> dict[str, Value]:
-        """The `tokenizer.*` keys; `pre` names the splitting rule (llama.cpp src/llama-vocab.cpp)."""
+        """The `tokenizer.*` keys.
+
+        Args:
+            pre: the splitting rule, by its name in llama.cpp (src/llama-vocab.cpp).
+            with_template: whether there is a chat template.
+        """
         n_normal = len(self.tokens) - self.n_special
         end_of_text, im_end = n_normal, n_normal + 2
         values: dict[str, Value] = {

@@ -17,7 +17,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import BinaryIO
 
-from hotset.core.errors import MachineProblem
+from hotset.core.errors import ConfigProblem, MachineProblem
 from hotset.core.tensortypes import TensorType
 
 __all__ = [
@@ -149,7 +149,7 @@ def write_gguf(
         for tensor in tensors:
             file.seek(position)
             if tensor.data is not None:
-                _write_data(file, tensor)
+                _write_chunks(file, tensor, tensor.data())
             position += _padded(tensor.n_bytes, alignment)
         file.truncate(position)
 
@@ -179,8 +179,14 @@ def write_shards(
         The files, first shard first.
 
     Raises:
+        ConfigProblem: for less than one shard, or more shards than tensors.
         MachineProblem, ValueError: as `write_gguf`; no shard of the set stays behind.
     """
+    if not 1 <= n_shards <= len(tensors):
+        raise ConfigProblem(
+            f"{n_shards} shards for {len(tensors)} tensors: each shard holds at least one; "
+            "choose a number in between"
+        )
     paths = shard_paths(path, n_shards)
     if n_shards == 1:
         write_gguf(path, metadata, tensors, alignment=alignment)
@@ -256,10 +262,9 @@ def _natural_type(value: Scalar | Sequence[Scalar]) -> ValueType:
     return _natural_type(value[0])
 
 
-def _write_data(file: BinaryIO, tensor: TensorEntry) -> None:
-    assert tensor.data is not None  # noqa: S101 - narrows the type; the caller checked
+def _write_chunks(file: BinaryIO, tensor: TensorEntry, chunks: Iterable[Chunk]) -> None:
     written = 0
-    for chunk in tensor.data():
+    for chunk in chunks:
         written += file.write(chunk)
     if written != tensor.n_bytes:
         raise ValueError(f"{tensor.name}: {written} bytes of data, {tensor.n_bytes} expected")
