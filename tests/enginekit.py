@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import os
 import signal
+import socket
 import stat
 import sys
 import time
@@ -52,6 +53,13 @@ def real_engines() -> list[EmbeddedEngine | LlamaServerEngine]:
     if can_run_llama_server():
         engines.append(LlamaServerEngine(llama_server()))
     return engines
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def settings_for(model: Path, **changes: object) -> Settings:

@@ -77,7 +77,9 @@ def _damage(seed: Gguf, rng: random.Random) -> Damaged:
 
 def _set_integer(pieces: list[bytes], rng: random.Random) -> None:
     """One count, length, type, size or offset becomes something else."""
-    index = rng.choice([i for i, piece in enumerate(pieces) if len(piece) in INTEGERS])
+    index = rng.choice([i for i, piece in enumerate(pieces) if len(piece) in INTEGERS] or [-1])
+    if index < 0:
+        return
     size = len(pieces[index])
     (old,) = struct.unpack(INTEGERS[size], pieces[index])
     near = old + rng.choice((-32, -8, -1, 1, 8, 32))
@@ -113,7 +115,7 @@ def _swap(pieces: list[bytes], rng: random.Random) -> None:
 
 
 def _zero_the_rest(pieces: list[bytes], rng: random.Random) -> None:
-    del pieces[rng.randrange(1, len(pieces)) :]
+    del pieces[1 + rng.randrange(len(pieces)) :]
 
 
 _OTHERS = (_flip_a_bit, _insert, _delete, _repeat, _swap, _zero_the_rest)

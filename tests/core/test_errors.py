@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hotset.core.errors as errors
+from hotset.core import errors
 from hotset.core.errors import (
     ClientProblem,
     ConfigProblem,
@@ -35,12 +35,18 @@ def test_exit_codes_leave_2_to_5_for_what_a_user_can_mend_and_never_say_success(
 
 
 @given(st.text())
-def test_a_message_is_always_one_line(text: str) -> None:
+def test_a_message_is_always_one_line_that_a_terminal_only_shows(text: str) -> None:
     message = HotsetError(text).message
 
     assert len(message.splitlines()) <= 1
-    assert message.split() == text.split()
+    assert message.isprintable()
     assert str(HotsetError(text)) == message
+    assert HotsetError(message).message == message
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"])))
+def test_a_message_keeps_every_word_that_can_be_shown(text: str) -> None:
+    assert HotsetError(text).message.split() == text.split()
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 429, 499])

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from speckit import settings, spec_of
 
 from hotset.core.memory import cache_bytes, window_cells
 from hotset.core.modelspec import CacheKind
+from speckit import Q8_0, settings, spec_of
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,6 @@ def test_qwen_hybrids_keep_every_fourth_block_whole() -> None:
 
 
 def test_q8_0_caches_cost_17_thirty_seconds_of_f16() -> None:
-    from speckit import Q8_0
-
     model = PUBLISHED[0]
     spec = spec_of(model.architecture, model.metadata())
 

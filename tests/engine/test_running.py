@@ -11,9 +11,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from test_start import free_port
 
-from enginekit import fake_engine, living_descendants, real_engines, settings_for, smollm2
+from enginekit import (
+    fake_engine,
+    free_port,
+    living_descendants,
+    real_engines,
+    settings_for,
+    smollm2,
+)
 from hotset.core.errors import ClientProblem, EngineProblem
 from hotset.core.loaded import BufferKind
 from hotset.core.memory import CacheSettings, cache_bytes

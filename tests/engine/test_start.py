@@ -11,7 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from enginekit import fake_engine, living_descendants, real_engines, settings_for, smollm2
+from enginekit import (
+    fake_engine,
+    free_port,
+    living_descendants,
+    real_engines,
+    settings_for,
+    smollm2,
+)
 from hotset.core.errors import (
     ConfigProblem,
     EngineProblem,
@@ -28,13 +35,6 @@ from hotset.engine.watch import Patience, Progress
 
 ENVIRONMENT = dict(os.environ)
 ENGINES = [pytest.param(engine, id=engine.name) for engine in real_engines()]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def fake_start(folder: Path, behaviour: str, patience: Patience | None = None) -> None:

@@ -11,6 +11,7 @@ from ggufkit import (
     F64,
     Gguf,
     Tensor,
+    Value,
     chat_model,
     number,
     ok_file,
@@ -203,12 +204,14 @@ def test_a_set_that_promises_no_number_of_tensors_is_taken_as_it_is(
     ],
 )
 def test_split_figures_that_cannot_be_are_refused(
-    tmp_path: Path, shards: list[Gguf], key: str, value: tuple[int, bytes], message: str
+    tmp_path: Path, shards: list[Gguf], key: str, value: Value, message: str
 ) -> None:
     paths = write_shards(shards, tmp_path)
-    type_, payload = value
-    shards[0].with_key(key, number("u16", 0)._replace(type=type_, payload=payload)).write(paths[0])
-    assert message in refusal(paths[0])
+    assert message in refusal(shards[0].with_key(key, value).write(paths[0]))
+
+
+def test_a_shard_without_its_number_is_refused(tmp_path: Path, shards: list[Gguf]) -> None:
+    paths = write_shards(shards, tmp_path)
     shards[0].without_key("split.no").write(paths[0])
     assert "its metadata says shard 0 of 3" in refusal(paths[0])
 
@@ -222,8 +225,15 @@ def test_a_type_that_the_engine_cannot_use_is_found_in_any_shard(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "name", ["a.gguf", "a-1-of-2.gguf", "a-00000-of-00002.gguf", "a-00003-of-00002.gguf", "-00001-of-00002.gguf"]
-)  # fmt: skip
+    "name",
+    [
+        "a.gguf",
+        "a-1-of-2.gguf",
+        "a-00000-of-00002.gguf",
+        "a-00003-of-00002.gguf",
+        "-00001-of-00002.gguf",
+    ],
+)
 def test_other_names_are_no_shard_names(name: str) -> None:
     assert ShardName.parse(name) is None
 

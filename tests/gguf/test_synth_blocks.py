@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,36 +12,7 @@ from hypothesis import strategies as st
 from hotset.core.errors import ConfigProblem
 from hotset.core.tensortypes import TENSOR_TYPES, tensor_type_named
 from hotset.gguf.synth.blocks import SYNTHETIC_TYPES, Tile, random_blocks
-
-_Floats = np.ndarray[Any, np.dtype[np.float64]]
-
-
-def _decode_q1_0(raw: bytes) -> _Floats:
-    blocks = np.frombuffer(raw, np.uint8).reshape(-1, 18)
-    scale = blocks[:, :2].copy().view(np.float16).astype(np.float64)
-    bits = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little").astype(np.float64)
-    return (2 * bits - 1) * scale
-
-
-def _decode_q2_0(raw: bytes) -> _Floats:
-    blocks = np.frombuffer(raw, np.uint8).reshape(-1, 18)
-    scale = blocks[:, :2].copy().view(np.float16).astype(np.float64)
-    pairs = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little").reshape(len(blocks), -1, 2)
-    return (pairs[..., 0].astype(np.float64) + 2.0 * pairs[..., 1] - 1) * scale
-
-
-def values_of(kind: str, raw: bytes) -> _Floats:
-    """The numbers that `raw` stands for."""
-    if kind == "Q1_0":
-        return _decode_q1_0(raw)
-    if kind == "Q2_0":
-        return _decode_q2_0(raw)
-    number = gguf.GGMLQuantizationType[kind]
-    flat = {"F32": np.float32, "F16": np.float16}
-    data = np.frombuffer(raw, flat.get(kind, np.uint8))
-    rows = data if kind in flat else data.reshape(1, -1)
-    decoded: _Floats = gguf.quants.dequantize(rows, number).astype(np.float64)
-    return decoded
+from synthkit import values_of
 
 
 @pytest.mark.parametrize("n_in", [256, 2048, 8192])

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import math
 import shutil
-import warnings
 from collections import namedtuple
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
-from test_synth_blocks import values_of
 
 from hotset.core.errors import ConfigProblem, MachineProblem
 from hotset.gguf.synth import FAMILIES, Dims, Mix, ModelKind, write_sized, write_tiny
 from hotset.gguf.synth.recipe import fitting_type
 from hotset.gguf.synth.vocab import MIN_VOCABULARY, make_vocabulary
+from synthkit import read_gguf, values_of
 
 _EXPERT_FAMILIES = [name for name, recipe in FAMILIES.items() if recipe.has_experts]
 _FUSING_FAMILIES = [name for name, recipe in FAMILIES.items() if recipe.can_fuse]
 
 
-def read(path: Path) -> gguf.GGUFReader:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return gguf.GGUFReader(path)
-
-
 def tensor_bytes(path: Path) -> dict[str, bytes]:
-    return {t.name: t.data.tobytes() for t in read(path).tensors}
+    return {t.name: t.data.tobytes() for t in read_gguf(path).tensors}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -37,7 +29,7 @@ def test_a_tiny_file_holds_exactly_what_its_recipe_plans(tmp_path: Path, family:
     (path,) = write_tiny(family, tmp_path / "m.gguf")
     recipe = FAMILIES[family]
     plan = recipe.plan(recipe.tiny, Mix())
-    reader = read(path)
+    reader = read_gguf(path)
     assert reader.fields["general.architecture"].contents() == recipe.architecture
     found = [(t.name, tuple(map(int, t.shape)), t.tensor_type.name) for t in reader.tensors]
     assert found == [(t.name, t.shape, t.type.name) for t in plan.tensors]
@@ -58,7 +50,7 @@ def test_a_tiny_file_holds_exactly_what_its_recipe_plans(tmp_path: Path, family:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_value_of_a_tiny_model_is_finite(tmp_path: Path, family: str) -> None:
     (path,) = write_tiny(family, tmp_path / "m.gguf")
-    for tensor in read(path).tensors:
+    for tensor in read_gguf(path).tensors:
         values = values_of(tensor.tensor_type.name, tensor.data.tobytes())
         assert np.isfinite(values).all(), tensor.name
         assert values.any(), tensor.name
@@ -78,7 +70,7 @@ def test_no_two_experts_of_a_model_are_equal(tmp_path: Path) -> None:
     (path,) = write_tiny("qwen3moe", tmp_path / "m.gguf")
     experts = [
         tensor.data[i].tobytes()
-        for tensor in read(path).tensors
+        for tensor in read_gguf(path).tensors
         if tensor.name.endswith("_exps.weight")
         for i in range(8)
     ]
@@ -88,7 +80,7 @@ def test_no_two_experts_of_a_model_are_equal(tmp_path: Path) -> None:
 
 def test_experts_take_the_types_that_are_asked_for(tmp_path: Path) -> None:
     (path,) = write_tiny("qwen3moe", tmp_path / "m.gguf", experts_type="q4_k", down_type="Q6_K")
-    types = {t.name.split(".")[2]: t.tensor_type.name for t in read(path).tensors
+    types = {t.name.split(".")[2]: t.tensor_type.name for t in read_gguf(path).tensors
              if "_exps" in t.name}  # fmt: skip
     assert types == {"ffn_gate_exps": "Q4_K", "ffn_up_exps": "Q4_K", "ffn_down_exps": "Q6_K"}
 
@@ -97,7 +89,9 @@ def test_experts_take_the_types_that_are_asked_for(tmp_path: Path) -> None:
 def test_fusing_joins_gate_and_up_and_changes_nothing_else(tmp_path: Path, family: str) -> None:
     (split,) = write_tiny(family, tmp_path / "split.gguf")
     (fused,) = write_tiny(family, tmp_path / "fused.gguf", fused=True)
-    shapes = [{t.name: tuple(map(int, t.shape)) for t in read(p).tensors} for p in (split, fused)]
+    shapes = [
+        {t.name: tuple(map(int, t.shape)) for t in read_gguf(p).tensors} for p in (split, fused)
+    ]
     for name, shape in list(shapes[0].items()):
         if name.endswith("ffn_gate_exps.weight"):
             gate = shapes[0].pop(name)
@@ -121,7 +115,7 @@ def test_shards_hold_the_same_tensors_as_one_file(tmp_path: Path, family: str) -
 def test_silent_tokens_have_logits_far_below_all_others(tmp_path: Path, family: str) -> None:
     (path,) = write_tiny(family, tmp_path / "m.gguf")
     silent = make_vocabulary(512).silent
-    tensors = {t.name: t for t in read(path).tensors}
+    tensors = {t.name: t for t in read_gguf(path).tensors}
     output = tensors.get("output.weight", tensors["token_embd.weight"])
     rows = values_of(output.tensor_type.name, output.data.tobytes()).reshape(512, -1)
     sizes = np.sqrt((rows**2).mean(axis=1))
@@ -133,7 +127,7 @@ def test_silent_tokens_have_logits_far_below_all_others(tmp_path: Path, family: 
 @pytest.mark.parametrize("family", [n for n, r in FAMILIES.items() if r.kind is ModelKind.CHAT])
 def test_chat_models_have_a_vocabulary_and_a_template(tmp_path: Path, family: str) -> None:
     (path,) = write_tiny(family, tmp_path / "m.gguf")
-    fields = read(path).fields
+    fields = read_gguf(path).fields
     tokens = fields["tokenizer.ggml.tokens"].contents()
     assert len(tokens) == FAMILIES[family].tiny.n_vocab
     assert tokens[fields["tokenizer.ggml.eos_token_id"].contents()] == "<|im_end|>"
@@ -143,14 +137,14 @@ def test_chat_models_have_a_vocabulary_and_a_template(tmp_path: Path, family: st
 def test_a_projector_has_no_vocabulary_and_an_embedding_model_no_template(tmp_path: Path) -> None:
     (projector,) = write_tiny("mmproj", tmp_path / "p.gguf")
     (encoder,) = write_tiny("nomic-bert", tmp_path / "e.gguf")
-    assert not any(key.startswith("tokenizer.") for key in read(projector).fields)
-    assert "tokenizer.ggml.tokens" in read(encoder).fields
-    assert "tokenizer.chat_template" not in read(encoder).fields
+    assert not any(key.startswith("tokenizer.") for key in read_gguf(projector).fields)
+    assert "tokenizer.ggml.tokens" in read_gguf(encoder).fields
+    assert "tokenizer.chat_template" not in read_gguf(encoder).fields
 
 
 def test_sizes_may_be_changed_one_by_one(tmp_path: Path) -> None:
     (path,) = write_tiny("qwen3moe", tmp_path / "m.gguf", n_layers=2, n_experts=16, n_used=4)
-    reader = read(path)
+    reader = read_gguf(path)
     assert reader.fields["qwen3moe.block_count"].contents() == 2
     assert reader.fields["qwen3moe.expert_used_count"].contents() == 4
     assert {int(t.shape[2]) for t in reader.tensors if "_exps" in t.name} == {16}
@@ -205,7 +199,7 @@ def test_what_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> None:
 def test_a_model_larger_than_the_free_disk_is_refused_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = namedtuple("usage", "total used free")  # noqa: PYI024 - shutil's own shape
+    usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10 << 30, 9 << 30, 1 << 30))
     dims = Dims(n_layers=4, n_embd=2048, n_ff_exp=1024, n_experts=256)
     with pytest.raises(MachineProblem, match=r"takes 3\.\d GiB and 1\.0 GiB are free"):
@@ -223,7 +217,7 @@ def test_a_sized_model_has_the_sizes_and_types_that_were_asked_for(tmp_path: Pat
     (path,) = write_sized(
         "qwen3moe", tmp_path / "m.gguf", dims, Mix(experts="IQ4_XS", down="Q6_K"), seed=3
     )
-    tensors = {t.name: t for t in read(path).tensors}
+    tensors = {t.name: t for t in read_gguf(path).tensors}
     gate = tensors["blk.0.ffn_gate_exps.weight"]
     down = tensors["blk.0.ffn_down_exps.weight"]
     assert (tuple(map(int, gate.shape)), gate.tensor_type.name) == ((1024, 768, 16), "IQ4_XS")

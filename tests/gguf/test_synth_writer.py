@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import random
 import resource
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import gguf
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,6 +24,7 @@ from hotset.gguf.synth.writer import (
     write_gguf,
     write_shards,
 )
+from synthkit import read_gguf
 
 _INTEGERS = {
     ValueType.UINT8: (0, 2**8 - 1),
@@ -46,8 +45,7 @@ def _scalars(kind: ValueType) -> st.SearchStrategy[bool | int | float | str]:
     if kind is ValueType.STRING:
         return _text
     if kind in (ValueType.FLOAT32, ValueType.FLOAT64):
-        width = 32 if kind is ValueType.FLOAT32 else 64
-        return st.floats(allow_nan=False, width=width)
+        return st.floats(allow_nan=False, width=32 if kind is ValueType.FLOAT32 else 64)
     return st.integers(*_INTEGERS[kind])
 
 
@@ -66,12 +64,6 @@ def entry(name: str, shape: tuple[int, ...], kind: str, data: bytes | None) -> T
     return TensorEntry(name, shape, tensor_type_named(kind), lambda: [data[:half], data[half:]])
 
 
-def read(path: Path) -> gguf.GGUFReader:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return gguf.GGUFReader(path)
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     metadata=st.dictionaries(st.from_regex(r"\A[a-z]+\.[a-z_]+\Z"), _typed_scalars | _typed_arrays)
@@ -82,7 +74,7 @@ def test_any_metadata_reads_back_with_its_type_and_value(
     metadata["general.architecture"] = "any"
     path = tmp_path / "m.gguf"
     write_gguf(path, metadata, [])
-    fields = read(path).fields
+    fields = read_gguf(path).fields
     for key, value in metadata.items():
         typed = value if isinstance(value, Typed) else Typed(ValueType.STRING, str(value))
         is_array = isinstance(typed.value, list)
@@ -111,7 +103,7 @@ def test_any_tensors_read_back_with_their_place_shape_and_bytes(
         tensors.append(entry(f"t{number}", shape, kind, data))
     path = tmp_path / "t.gguf"
     write_gguf(path, {"general.architecture": "any"}, tensors, alignment=alignment)
-    reader = read(path)
+    reader = read_gguf(path)
     assert reader.alignment == alignment
     assert [t.name for t in reader.tensors] == [t.name for t in tensors]
     for found, wanted, data in zip(reader.tensors, tensors, contents, strict=True):
@@ -128,7 +120,7 @@ def test_plain_values_get_the_types_that_llama_cpp_expects(tmp_path: Path) -> No
         "a.heads": (4, 0),
     }  # fmt: skip
     write_gguf(path, plain, [])
-    fields = read(path).fields
+    fields = read_gguf(path).fields
     names = {key: [t.name for t in fields[key].types] for key in plain}
     assert names == {
         "a.flag": ["BOOL"],
@@ -143,7 +135,7 @@ def test_plain_values_get_the_types_that_llama_cpp_expects(tmp_path: Path) -> No
 def test_an_array_of_strings_may_be_empty_when_its_type_is_stated(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     write_gguf(path, {"a.words": Typed(ValueType.STRING, []), "a.after": 7}, [])
-    assert read(path).fields["a.after"].contents() == 7
+    assert read_gguf(path).fields["a.after"].contents() == 7
 
 
 def test_a_row_that_blocks_do_not_divide_is_refused() -> None:
@@ -162,7 +154,7 @@ def test_a_hole_reads_as_zeros_and_costs_no_disk(tmp_path: Path) -> None:
     stat = path.stat()
     assert stat.st_size > 2 << 30
     assert stat.st_blocks * 512 < 1 << 20
-    hole, data, tail = read(path).tensors
+    hole, data, tail = read_gguf(path).tensors
     assert data.data.tobytes() == bytes(range(128))
     assert not hole.data[0].any()
     assert not tail.data[-1].any()
@@ -224,7 +216,7 @@ def test_shards_together_hold_what_one_file_holds(tmp_path: Path, n_shards: int)
     tensors = [entry(f"t{i}", (32,), "F32", bytes([i]) * 128) for i in range(7)]
     metadata: dict[str, Value] = {"general.architecture": "any", "a.count": 3}
     paths = write_shards(tmp_path / "m.gguf", metadata, tensors, n_shards=n_shards)
-    readers = [read(path) for path in paths]
+    readers = [read_gguf(path) for path in paths]
     found = [(t.name, t.data.tobytes()) for reader in readers for t in reader.tensors]
     assert found == [(f"t{i}", bytes([i]) * 128) for i in range(7)]
     assert readers[0].fields["a.count"].contents() == 3

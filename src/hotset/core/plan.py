@@ -108,31 +108,49 @@ def make_plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
         ConfigProblem: the KV type asked for does not suit the model.
     """
     trained = spec.context_tokens or _DEFAULT_CONTEXT_TOKENS
-    context = wishes.context_tokens or trained
     ladder = (wishes.kv_type,) if wishes.kv_type else _ladder(spec, wishes)
-    budget = machine.ram_available_bytes
+    room = _room_bytes(spec, machine, wishes, ladder[-1])
     reasons: list[str] = []
 
-    kv_type = next((kv for kv in ladder if _fixed_bytes(spec, wishes, kv, context) <= budget), None)
+    context = wishes.context_tokens or trained
+    kv_type = _first_fitting(spec, wishes, ladder, context, room)
     if kv_type is None and wishes.context_tokens:
-        raise MachineProblem(_does_not_fit(spec, machine, wishes, ladder[0], context))
-    if kv_type is None:
+        # The user's word is law as far as the machine can follow; the weights give way.
+        kv_type = _first_fitting(spec, wishes, ladder, context, machine.ram_available_bytes)
+        if kv_type is None:
+            raise MachineProblem(_does_not_fit(spec, machine, wishes, ladder[0], context))
+    elif kv_type is None:
         kv_type = ladder[-1]
-        context = _largest(spec, wishes, kv_type, budget)
+        context = _largest(spec, wishes, kv_type, room)
         if context < _LEAST_CONTEXT_TOKENS:
             raise MachineProblem(_does_not_fit(spec, machine, wishes, kv_type, trained))
         reasons.append(
-            f"context {format_count(context)} of {format_count(trained)}: more needs more RAM than"
-            f" the {format_bytes(budget)} available"
+            f"context {format_count(context)} of {format_count(trained)}: more does not fit in the"
+            f" {format_bytes(room)} of RAM left for caches and buffers"
         )
     if kv_type != ladder[0]:
-        reasons.append(f"KV {kv_type} instead of {ladder[0]}: so the whole context fits in RAM")
+        reasons.append(f"KV {kv_type} instead of {ladder[0]}, for a longer context")
     if context > trained:
         reasons.append(
             f"context {format_count(context)} is beyond the {format_count(trained)} that the model"
             " was trained for; answers may degrade"
         )
     return _finish(spec, machine, wishes, kv_type, context, reasons)
+
+
+def _room_bytes(spec: ModelSpec, machine: Machine, wishes: Wishes, kv_type: str) -> int:
+    """RAM for what is not weights: what the weights leave, or half where they do not fit anyway."""
+    left = machine.ram_available_bytes - spec.n_bytes
+    if left >= _fixed_bytes(spec, wishes, kv_type, _LEAST_CONTEXT_TOKENS):
+        return left
+    return machine.ram_available_bytes // 2
+
+
+def _first_fitting(
+    spec: ModelSpec, wishes: Wishes, ladder: tuple[str, ...], context: int, room_bytes: int
+) -> str | None:
+    fitting = (kv for kv in ladder if _fixed_bytes(spec, wishes, kv, context) <= room_bytes)
+    return next(fitting, None)
 
 
 def _ladder(spec: ModelSpec, wishes: Wishes) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import PurePath
 
 from hotset.core.errors import ConfigProblem
@@ -92,7 +93,12 @@ class Settings:
 
 
 def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name, which may mean any machine
+        return False
 
 
 def validate_settings(settings: Settings) -> None:

@@ -161,9 +161,14 @@ def make_report(model: ModelFile) -> Report:
 
 
 def _block_groups(layers: tuple[LayerSpec, ...]) -> tuple[BlockGroup, ...]:
-    """Blocks that are alike, wherever they stand; in the order of their first."""
+    """Blocks that are alike, wherever they stand; in the order of their first.
+
+    A block without a byte is left out: it is not in the file (an MTP head by itself).
+    """
     groups: dict[tuple[object, ...], list[LayerSpec]] = {}
     for layer in layers:
+        if not layer.n_bytes:
+            continue
         key = (layer.cache, *sorted(layer.bytes_by_role.items()))
         groups.setdefault(key, []).append(layer)
     return tuple(

@@ -128,7 +128,7 @@ def open_model(path: Path, *, want: Collection[str] = ()) -> ModelFile:
     _check_present(shown, paths)
     headers = tuple(header if p == path else read_header(p, want=want) for p in paths)
     for index, other in enumerate(headers):
-        _check_member(shown, header, other, index + 1)
+        _check_member(header, split, other, index + 1)
     _check_tensors(headers)
     return ModelFile(paths, headers)
 
@@ -169,12 +169,12 @@ def _check_present(shown: str, paths: tuple[Path, ...]) -> None:
         )
 
 
-def _check_member(shown: str, asked: Header, other: Header, number: int) -> None:
+def _check_member(asked: Header, ours: _Split, other: Header, number: int) -> None:
     """Whether `other`, found under the name of shard `number`, belongs to the model asked for."""
-    name = printable(other.path.name)
-    ours, theirs = _split(asked), _split(other)
+    shown, name = printable(asked.path.name), printable(other.path.name)
+    theirs = _split(other)
     remedy = f"download {name} again, from where {shown} came from"
-    if theirs is None or ours is None:
+    if theirs is None:
         raise FileProblem(f"{name}: is a model by itself, not a shard of {shown}; {remedy}")
     if (theirs.number, theirs.count) != (number, ours.count):
         raise FileProblem(f"{name}: its metadata says {theirs}, its name does not; {remedy}")

@@ -49,7 +49,7 @@ class Filler:
                 return self._router(plan, rng)
             case Fill.OUTPUT | Fill.TIED:
                 return self._rows_but_silent(plan, rng)
-            case Fill.MATRIX | Fill.EMBEDDING:
+            case _:
                 return self._slices(plan, rng)
 
     def _router(self, plan: TensorPlan, rng: random.Random) -> Iterator[Chunk]:

@@ -96,19 +96,19 @@ def attention(
 
 
 def dense_ffn(b: Builder, i: int, *, n_ff: int = 0, norm: str = "ffn_norm") -> None:
-    """Gate, up and down with the norm before them (none where `norm` is empty)."""
+    """Gate, up and down with the norm before them."""
     d = b.d
     n_ff = n_ff or d.n_ff
     blk = f"blk.{i}."
-    if norm:
-        b.norm(f"{blk}{norm}.weight", d.n_embd)
+    b.norm(f"{blk}{norm}.weight", d.n_embd)
     b.matrix(f"{blk}ffn_gate.weight", d.n_embd, n_ff, b.mix.dense)
     b.matrix(f"{blk}ffn_up.weight", d.n_embd, n_ff, b.mix.dense)
     b.matrix(f"{blk}ffn_down.weight", n_ff, d.n_embd, b.mix.dense, gain=2.0)
 
 
 def expert_ffn(b: Builder, i: int, *, n_ff: int = 0, norm: str = "ffn_norm") -> None:
-    """Router and routed experts, gate and up fused where the sizes say so."""
+    """Router and routed experts with the norm before them (none where `norm` is empty); gate and
+    up are fused where the sizes say so."""
     d = b.d
     n_ff = n_ff or d.n_ff_exp
     blk = f"blk.{i}."

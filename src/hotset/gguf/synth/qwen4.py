@@ -3,6 +3,8 @@ n-gram embeddings (llama.cpp src/models/qwen4exp.cpp)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hotset.gguf.synth.parts import decoder_keys, expert_ffn, expert_keys, mtp_head, shared_ffn
 from hotset.gguf.synth.qwens import (
     delta_net,
@@ -105,7 +107,7 @@ def _qwen4exp(b: Builder) -> None:
     d = b.d
     _keys(b)
     b.embedding("token_embd.weight", d.n_embd, d.n_vocab)
-    b.output(d.n_embd, d.n_vocab)
+    b.output(d.n_embd, d.n_vocab, gain=3.0)  # the last mixer leaves values of about a third
     _mixer(b, "output_hc")
     n_hash_heads = _n_hash_heads(d)
     n_rows = n_hash_heads * d.sparse.rows_per_head
@@ -119,4 +121,7 @@ def _qwen4exp(b: Builder) -> None:
 
 _TINY = Dims(rope_dims=32, interval=2, ssm=Ssm(state=64, inner=256, rank=4, groups=2))
 
-RECIPES = (FamilyRecipe("qwen4exp", "qwen4exp", _qwen4exp, _TINY, can_fuse=True),)
+RECIPES = (
+    FamilyRecipe("qwen4exp", "qwen4exp", _qwen4exp, _TINY, can_fuse=True),
+    FamilyRecipe("qwen4exp-mtp", "qwen4exp", _qwen4exp, replace(_TINY, n_mtp=1), can_fuse=True),
+)

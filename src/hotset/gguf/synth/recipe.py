@@ -261,11 +261,14 @@ class Builder:
         the context, and not the last token alone, decides what comes next."""
         self.matrix(name, n_in, n_rows, self.mix.embedding, fill=Fill.EMBEDDING, gain=0.3)
 
-    def output(self, n_in: int, n_tokens: int) -> None:
-        """Logits of a standard deviation of 3: clear differences, no token that is certain."""
-        self.matrix(
-            "output.weight", n_in, n_tokens, self.mix.output, fill=Fill.OUTPUT, gain=_LOGIT_STD
-        )
+    def output(self, n_in: int, n_tokens: int, *, gain: float = 1.0) -> None:
+        """Logits of a standard deviation of 3: clear differences, no token that is certain.
+
+        Args:
+            gain: for a family whose last state is not normed to values around 1.
+        """
+        name, kind, gain = "output.weight", self.mix.output, gain * _LOGIT_STD
+        self.matrix(name, n_in, n_tokens, kind, fill=Fill.OUTPUT, gain=gain)
 
     def tied_embedding(self, n_in: int, n_tokens: int) -> None:
         """One table that is both; the size is right for the logits."""

@@ -133,11 +133,12 @@ def _word_merges() -> Iterator[tuple[str, str]]:
 
 
 def _made_up_words(taken: frozenset[str]) -> Iterator[str]:
-    for n_syllables in itertools.count(1):
-        for syllables in itertools.product(_SYLLABLES, repeat=n_syllables):
-            word = _SPACE + "".join(syllables)
-            if word not in taken:
-                yield word
+    words = (
+        _SPACE + "".join(syllables)
+        for n_syllables in itertools.count(1)
+        for syllables in itertools.product(_SYLLABLES, repeat=n_syllables)
+    )
+    return (word for word in words if word not in taken)
 
 
 MIN_VOCABULARY = 256 + sum(1 for _ in _word_merges()) + len(_SPECIALS)
