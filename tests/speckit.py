@@ -67,7 +67,25 @@ def small(**changes: object) -> dict[str, object]:
     return {key: value for key, value in keys.items() if value is not None}
 
 
-def settings(context_tokens: int = 4096, slots: int = 1, **changes: object) -> CacheSettings:
+def settings(
+    context_tokens: int = 4096,
+    slots: int = 1,
+    *,
+    type_k: TensorType = F16,
+    type_v: TensorType = F16,
+    ubatch_tokens: int = 512,
+    is_unified: bool = False,
+    has_flash_attention: bool = True,
+    has_full_window: bool = False,
+) -> CacheSettings:
     """F16 caches, batches of 512, flash attention."""
-    base: dict[str, object] = {"type_k": F16, "type_v": F16, "ubatch_tokens": 512}
-    return CacheSettings(context_tokens=context_tokens, slots=slots, **(base | changes))
+    return CacheSettings(
+        context_tokens=context_tokens,
+        slots=slots,
+        type_k=type_k,
+        type_v=type_v,
+        ubatch_tokens=ubatch_tokens,
+        is_unified=is_unified,
+        has_flash_attention=has_flash_attention,
+        has_full_window=has_full_window,
+    )

@@ -167,28 +167,28 @@ def test_kinds_of_cache_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "changes", "words"),
+    ("spec", "asked", "words"),
     [
-        (LATENT, {"type_k": Q8_0}, ("V cache type F16", "Q8_0")),
-        (FULL, {"type_v": Q8_0, "has_flash_attention": False}, ("V cache type Q8_0", "flash")),
-        (spec_of("llama", small(embedding_length=160)), {"type_k": Q8_0}, ("K cache", "40")),
+        (LATENT, settings(type_k=Q8_0), ("V cache type F16", "Q8_0")),
+        (FULL, settings(type_v=Q8_0, has_flash_attention=False), ("V cache type Q8_0", "flash")),
+        (spec_of("llama", small(embedding_length=160)), settings(type_k=Q8_0), ("K cache", "40")),
         (
             spec_of("llama", small(attention__key_length=64, attention__value_length=48)),
-            {"type_v": Q8_0},
+            settings(type_v=Q8_0),
             ("V cache type Q8_0", "48"),
         ),
         (
             spec_of("qwen4exp", small(attention__indexer__key_length=40) | SSM),
-            {"type_k": Q8_0},
+            settings(type_k=Q8_0),
             ("K cache type Q8_0", "40"),
         ),
     ],
 )
 def test_cache_types_that_the_engine_refuses_are_refused_with_the_reason(
-    spec: ModelSpec, changes: dict[str, object], words: tuple[str, ...]
+    spec: ModelSpec, asked: CacheSettings, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigProblem) as caught:
-        cache_bytes(spec, settings(**changes))
+        cache_bytes(spec, asked)
 
     assert all(word in caught.value.message for word in words)
     check_cache_types(spec, settings())  # F16 always fits

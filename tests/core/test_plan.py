@@ -50,6 +50,7 @@ def test_where_everything_fits_nothing_is_given_up() -> None:
     assert plan.threads == 6
     assert plan.reasons == ()
     assert not plan.is_larger_than_ram
+    assert plan.is_repacked
 
 
 def test_a_context_that_only_fits_at_q8_0_is_kept_whole_at_q8_0() -> None:
@@ -73,6 +74,7 @@ def test_unasked_the_caches_leave_the_weights_their_room() -> None:
 def test_weights_larger_than_ram_are_planned_with_a_warning() -> None:
     plan = make_plan(MODEL, machine(GIB), Wishes())
     assert plan.is_larger_than_ram
+    assert not plan.is_repacked  # a copy that cannot be dropped would end in the OOM killer
     assert any("do not fit" in reason for reason in plan.reasons)
 
 

@@ -330,6 +330,16 @@ def test_a_broken_set_is_one_entry_that_names_the_broken_shard(tmp_path: Path) -
     assert entry.problem.startswith("model-00003-of-00003.gguf: incomplete or damaged file")
 
 
+def test_a_name_that_claims_an_absurd_number_of_shards_stands_for_itself_alone(
+    tmp_path: Path,
+) -> None:
+    for index in (1, 2):
+        (tmp_path / f"a-{index:05}-of-99999.gguf").touch()
+    assert [entry.problem for entry in list_models(tmp_path)] == [
+        "an empty file; download it again"
+    ] * 2
+
+
 def test_linked_files_and_linked_directories_are_listed_once(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     path = chat_model().write(tmp_path / "a" / "model.gguf")

@@ -120,9 +120,9 @@ def test_tokenizer_and_template_are_told_from_the_metadata(tmp_path: Path) -> No
 
 
 def test_blocks_that_are_not_in_the_file_are_in_no_group(tmp_path: Path) -> None:
-    file = chat_model("qwen35moe").with_key("qwen35moe.block_count", number("u32", 2))
+    file = chat_model("glm4moe").with_key("glm4moe.block_count", number("u32", 2))
     tensors = [replace(t, name=str(t.name).replace("blk.0", "blk.1")) for t in file.tensors]
-    file = file.with_key("qwen35moe.nextn_predict_layers", number("u32", 1)).with_tensors(*tensors)
+    file = file.with_key("glm4moe.nextn_predict_layers", number("u32", 1)).with_tensors(*tensors)
     report = report_of(file.write(tmp_path / "a.gguf"))
     assert report.kind == "draft/MTP"
     assert [n for group in report.block_groups for n in group.blocks] == [1]

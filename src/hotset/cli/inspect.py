@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,7 +32,7 @@ def inspect(
 
     Ends with code 2 when the file cannot be used.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike path.is_dir(), never raises
         _inspect_directory(path, as_json)
     else:
         _inspect_file(path, as_json)

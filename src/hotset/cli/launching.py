@@ -167,6 +167,7 @@ def settings_of(ready: Launchable, *, chat_template: Path | None = None) -> Sett
         ubatch_tokens=plan.ubatch_tokens,
         batch_tokens=max(2048, plan.ubatch_tokens),
         threads=plan.threads,
+        is_repacked=plan.is_repacked,
         prompt_cache_mib=plan.prompt_cache_mib,
         checkpoints=plan.checkpoints,
         is_embedding=ready.is_embedding,

@@ -149,9 +149,8 @@ def check_cache_types(spec: ModelSpec, settings: CacheSettings) -> None:
         raise ConfigProblem(
             f"V cache type {v.name}: needs flash attention, which is off; turn it on or use F16"
         )
-    k_widths = [w for layer in spec.layers for w in (layer.k_elements, layer.indexer_elements)]
-    if settings.has_flash_attention:
-        k_widths.extend(spec.k_head_elements)
+    k_widths = list(spec.k_head_elements) if settings.has_flash_attention else []
+    k_widths += [w for layer in spec.layers for w in (layer.k_elements, layer.indexer_elements)]
     for side, type_, widths in (("K", k, k_widths), ("V", v, spec.v_head_elements)):
         misfit = next((w for w in widths if w % type_.block_elements), None)
         if misfit is not None:

@@ -11,7 +11,7 @@ from hotset.core.errors import FileProblem
 from hotset.gguf.kinds import Kind, kind_of
 from hotset.gguf.projectors import matching_projectors
 from hotset.gguf.reader import read_architecture
-from hotset.gguf.shards import ModelFile, ShardName, open_model
+from hotset.gguf.shards import MAX_SHARDS, ModelFile, ShardName, open_model
 from hotset.gguf.window import printable
 
 __all__ = ["Entry", "find_projectors", "list_models"]
@@ -126,9 +126,9 @@ def _entry(path: Path) -> Entry:
 
 def _identities(entry: Entry) -> Iterable[tuple[int, int]]:
     """Device and inode of every file that `entry` stands for, present or damaged."""
-    paths = entry.model.paths if entry.model else (entry.path,)
     named = ShardName.parse(entry.path.name)
-    if entry.model is None and named:
+    paths = entry.model.paths if entry.model else (entry.path,)
+    if entry.model is None and named and named.count <= MAX_SHARDS:
         paths = tuple(entry.path.with_name(named.member(n)) for n in range(1, named.count + 1))
     for path in paths:
         try:

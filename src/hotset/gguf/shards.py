@@ -17,7 +17,7 @@ from hotset.core.units import format_count
 from hotset.gguf.reader import Header, MetaValue, TensorInfo, check_computable, read_header
 from hotset.gguf.window import printable
 
-__all__ = ["ModelFile", "ShardName", "open_model"]
+__all__ = ["MAX_SHARDS", "ModelFile", "ShardName", "open_model"]
 
 MAX_SHARDS = 1024
 """Published sets have some 200 files at most."""

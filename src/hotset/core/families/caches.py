@@ -81,11 +81,10 @@ def block_caches(family: Family | None, meta: Metadata, n_all: int, n_layers: in
     is_latent = family.attention is Attention.LATENT and _has_latent_keys(meta)
     has_indexer = _with_indexer(family.indexer, meta, has_kv, n_layers)
     width = _indexer_width(family.indexer, meta, n_all)
+    state_r, state_s = _state(family.recurrent, meta, heads) if family.recurrent else (0, 0)
+    history = _conv_history(meta) if family.has_conv_history else {}
     blocks = []
     for i in range(n_all):
-        r, s = _state(family.recurrent, meta, heads) if is_recurrent[i] else (0, 0)
-        if family.has_conv_history and is_recurrent[i]:
-            r += _conv_history(meta, i)
         blocks.append(
             BlockCache(
                 cache=_kind(has_kv[i], is_window[i], is_recurrent[i], is_latent),
@@ -95,8 +94,8 @@ def block_caches(family: Family | None, meta: Metadata, n_all: int, n_layers: in
                 indexer_v_elements=heads.v[i]
                 if has_indexer[i] and not is_latent and family.indexer is not Indexer.POOLED
                 else 0,
-                state_r_elements=r,
-                state_s_elements=s,
+                state_r_elements=state_r + history.get(i, 0) if is_recurrent[i] else 0,
+                state_s_elements=state_s if is_recurrent[i] else 0,
             )
         )
     return Caches(
@@ -218,10 +217,10 @@ def _ffn_lengths(meta: Metadata, n_all: int) -> tuple[int, ...]:
     return meta.per_block("feed_forward_length", n_all, (0,) * n_all)
 
 
-def _state(rule: Recurrent | None, meta: Metadata, heads: _Heads) -> tuple[int, int]:
+def _state(rule: Recurrent, meta: Metadata, heads: _Heads) -> tuple[int, int]:
     """F32 elements per sequence of a recurrent block: convolution, state."""
     n_embd = meta.number("embedding_length", low=1)
-    match rule and rule.state:
+    match rule.state:
         case State.WKV:
             shifts = meta.number("token_shift_count", 2)
             return shifts * n_embd, n_embd * meta.number("wkv.head_size")
@@ -236,21 +235,22 @@ def _state(rule: Recurrent | None, meta: Metadata, heads: _Heads) -> tuple[int, 
         case _:
             n_inner = meta.number("ssm.inner_size")
             n_state = meta.number("ssm.state_size")
-            n_groups = (
-                meta.number("ssm.group_count") if rule and rule.state is State.GROUPED_SSM else 0
-            )
+            is_grouped = rule.state is State.GROUPED_SSM
+            n_groups = meta.number("ssm.group_count") if is_grouped else 0
             kernel = meta.number("ssm.conv_kernel") or 1
             return (kernel - 1) * (n_inner + 2 * n_groups * n_state), n_state * n_inner
 
 
-def _conv_history(meta: Metadata, index: int) -> int:
-    """F32 elements of the n-gram module's convolution in block `index`."""
-    if index not in meta.indices("ple.layers"):
-        return 0
+def _conv_history(meta: Metadata) -> dict[int, int]:
+    """F32 elements that the n-gram module's convolution keeps, by the block it sits in."""
+    blocks = meta.indices("ple.layers")
+    if not blocks:
+        return {}
     kernel = meta.number("ple.conv_kernel", low=1)
     n_streams = meta.number("hyper_connection.count")
     n_embd = meta.number("embedding_length", low=1)
-    return (kernel - 1) * meta.number("ple.ngram_size") * n_streams * n_embd
+    n_elements = (kernel - 1) * meta.number("ple.ngram_size") * n_streams * n_embd
+    return dict.fromkeys(blocks, n_elements)
 
 
 def _with_indexer(
@@ -267,7 +267,7 @@ def _with_indexer(
         case Indexer.AFTER_DENSE:
             n_dense = meta.number("leading_dense_block_count", 0)
             return tuple(i >= n_dense for i in range(n_all))
-        case Indexer.BY_TYPE:
+        case _:
             is_sparse = meta.number("context_length", 0) >= _GLM_5_2_CONTEXT
             default = tuple(int(not is_sparse or i < 2 or i % 4 == 2) for i in range(n_layers))
             types = meta.per_block("attention.indexer.types", n_layers, default)
