@@ -2,7 +2,7 @@
 """Read many damaged GGUF headers: `.venv/bin/python scripts/fuzz_headers.py [COUNT [FIRST]]`.
 
 Every header must be read or refused with a FileProblem, in less than 64 MiB. The run stops at
-the first that is not; `fuzz_headers.py 1 NUMBER` makes it again.
+the first that is not; `fuzz_headers.py 1 NUMBER` makes it again. With TMPDIR in memory it is four times as fast.
 """
 
 from __future__ import annotations

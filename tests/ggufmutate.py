@@ -7,6 +7,7 @@ import os
 import random
 import struct
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from ggufkit import BLOCKS, Gguf, Tensor, array, chat_model, number, ok_file, text
@@ -32,7 +33,7 @@ SEEDS: tuple[Gguf, ...] = (
         (
             ("general.alignment", number("u32", 64)),
             ("general.architecture", text("llama")),
-            ("tokens", array("string", [f"token {i}" for i in range(2000)])),
+            ("tokens", array("string", [f"token {i}" for i in range(200)])),
             ("split.no", number("u16", 0)),
             ("split.count", number("u16", 2)),
         ),
@@ -58,20 +59,27 @@ class Damaged:
 def damaged_file(number: int) -> tuple[Damaged, list[str]]:
     """The damaged file of this number, always the same, and the keys to ask it for."""
     rng = random.Random(number)
-    seed = rng.choice(SEEDS)
-    want = [str(key) for key, _ in seed.keys] if rng.random() < 0.5 else []
-    return _damage(seed, rng), want
+    index = rng.randrange(len(SEEDS))
+    want = [str(key) for key, _ in SEEDS[index].keys] if rng.random() < 0.5 else []
+    return _damage(index, rng), want
 
 
-def _damage(seed: Gguf, rng: random.Random) -> Damaged:
-    """`seed` with one to four things wrong, most of them where the structure is."""
-    pieces = seed.pieces()
+@cache
+def _sound(index: int) -> tuple[tuple[bytes, ...], int]:
+    """The pieces of a seed, and the size of its whole file."""
+    return tuple(SEEDS[index].pieces()), SEEDS[index].file_bytes()
+
+
+def _damage(index: int, rng: random.Random) -> Damaged:
+    """A seed with one to four things wrong, most of them where the structure is."""
+    sound, whole_bytes = _sound(index)
+    pieces = list(sound)
     for _ in range(rng.choice((1, 1, 1, 2, 2, 4))):
         rng.choice((_set_integer, _set_integer, _set_integer, *_OTHERS))(pieces, rng)
     start = b"".join(pieces)
-    size = rng.choice((seed.file_bytes(),) * 4 + (len(start),) + FILE_SIZES)
+    size = rng.choice((whole_bytes,) * 4 + (len(start),) + FILE_SIZES)
     if rng.random() < 0.1:
-        size = rng.randrange(seed.file_bytes() + 1)
+        size = rng.randrange(whole_bytes + 1)
     return Damaged(start[:size], size)
 
 

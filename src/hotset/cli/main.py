@@ -5,13 +5,16 @@ Importing this must stay cheap: each command imports what it needs when it runs.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import sys
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from hotset import __version__
 from hotset.cli.demo import demo
@@ -19,14 +22,33 @@ from hotset.cli.doctor import doctor
 from hotset.cli.inspect import inspect
 from hotset.cli.run import run
 from hotset.cli.serve import serve
-from hotset.core.errors import ConfigProblem, HotsetError
+from hotset.core.errors import ConfigProblem, HotsetError, MachineProblem
 
 __all__ = ["app", "main"]
 
 _INTERRUPTED = 128 + signal.SIGINT
+_OUTPUT_FAILURES = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
+
+
+class _OutputFailed(Exception):  # never leaves this module
+    """Our output cannot be written: its reader has left, or its disk is full."""
+
+
+class _Commands(TyperGroup):
+    """Takes failures of our own output to `main`; typer would end on them by itself."""
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.errno in _OUTPUT_FAILURES:
+                raise _OutputFailed from error
+            raise
+
 
 app = typer.Typer(
     name="hotset",
+    cls=_Commands,
     help="Run large Mixture-of-Experts models on this computer.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -60,24 +82,52 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+def _settle_streams() -> None:
+    """Make stdin, stdout and stderr usable whatever the caller left of them.
+
+    A closed one becomes the null device: else a file opened later would take its number, and
+    `print` would put notes among the answers. A character that stdout's encoding lacks must not
+    end an answer, so it is escaped, as Python does on stderr.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def main() -> NoReturn:
     """Run the command line. Every failure is one line on stderr and an exit code of its kind."""
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGHUP, _end)
+    _settle_streams()
+    code = _run()
     try:
-        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except OSError as error:
+        code = _output_failed(error) or code
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command; returns the exit code."""
+    try:
+        return app(prog_name="hotset", standalone_mode=False) or 0
     except HotsetError as problem:
         _complain(problem.message)
-        code = problem.exit_code
+        return problem.exit_code
     except typer.TyperException as problem:
         _complain(f"{problem.format_message()} (see hotset --help)")
-        code = ConfigProblem.exit_code
+        return ConfigProblem.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        code = _INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has left, as `| head` does. Keep Python from flushing again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        return _INTERRUPTED
+    except _OutputFailed as failed:
+        return _output_failed(failed.__cause__)
     except Exception as bug:
         if os.environ.get("HOTSET_DEBUG"):
             raise
@@ -85,8 +135,17 @@ def main() -> NoReturn:
             f"internal error, please report it: {type(bug).__name__}: {bug}"
             " (HOTSET_DEBUG=1 shows where)"
         )
-        code = HotsetError.exit_code
-    sys.exit(code)
+        return HotsetError.exit_code
+
+
+def _output_failed(error: BaseException | None) -> int:
+    """The exit code for output that cannot be written; 0 if its reader has left, as `head` does."""
+    # Keep Python from writing the rest again when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if not isinstance(error, OSError) or error.errno == errno.EPIPE:
+        return 0
+    _complain(f"the output cannot be written: {error.strerror}")
+    return MachineProblem.exit_code
 
 
 def _complain(message: str) -> None:

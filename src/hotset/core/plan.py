@@ -60,7 +60,11 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Bytes of one start, by class. `weights_bytes` are mapped: they can be dropped and re-read."""
+    """Bytes of one start, by class.
+
+    `weights_bytes` are mapped: they can be dropped and read again. MTP blocks are not counted, the
+    engine skips them.
+    """
 
     weights_bytes: int
     cache_bytes: int
@@ -144,7 +148,7 @@ def make_plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
 
 def _room_bytes(spec: ModelSpec, machine: Machine, wishes: Wishes, kv_type: str) -> int:
     """RAM for what is not weights: what the weights leave, or half where they do not fit anyway."""
-    left = machine.ram_available_bytes - spec.n_bytes
+    left = machine.ram_available_bytes - spec.trunk_bytes
     if left >= _fixed_bytes(spec, wishes, kv_type, _LEAST_CONTEXT_TOKENS):
         return left
     return machine.ram_available_bytes // 2
@@ -180,14 +184,14 @@ def _finish(
 ) -> Plan:
     settings = _cache_settings(wishes, kv_type, context)
     fixed = _fixed_bytes(spec, wishes, kv_type, context)
-    left = machine.ram_available_bytes - fixed - spec.n_bytes
+    left = machine.ram_available_bytes - fixed - spec.trunk_bytes
     prompt_cache_mib = 0
     if wishes.is_serving and left > 0:
         prompt_cache_mib = min(left // _PROMPT_CACHE_SHARE // MIB, _MAX_PROMPT_CACHE_MIB)
     is_larger = left < 0
     if is_larger:
         reasons.append(
-            f"the weights ({format_bytes(spec.n_bytes)}) do not fit beside the"
+            f"the weights ({format_bytes(spec.trunk_bytes)}) do not fit beside the"
             f" {format_bytes(fixed)} of caches and buffers: parts of the file are read again and"
             " again, which is slow"
         )
@@ -204,7 +208,7 @@ def _finish(
         prompt_cache_mib=prompt_cache_mib,
         checkpoints=_CHECKPOINTS if needs_checkpoints and prompt_cache_mib else 0,
         footprint=Footprint(
-            weights_bytes=spec.n_bytes,
+            weights_bytes=spec.trunk_bytes,
             cache_bytes=cache_bytes(spec, settings).total,
             compute_bytes=compute_bytes_estimate(spec, settings),
             prompt_cache_bytes=prompt_cache_mib * MIB,
