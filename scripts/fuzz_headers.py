@@ -2,7 +2,8 @@
 """Read many damaged GGUF headers: `.venv/bin/python scripts/fuzz_headers.py [COUNT [FIRST]]`.
 
 Every header must be read or refused with a FileProblem, in less than 64 MiB. The run stops at
-the first that is not; `fuzz_headers.py 1 NUMBER` makes it again. With TMPDIR in memory it is four times as fast.
+the first that is not;
+`fuzz_headers.py 1 NUMBER` makes it again. A TMPDIR in memory makes it four times as fast.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hotset.core.units import MIB
 from hotset.gguf.reader import read_header
 
 LIMIT_BYTES = 64 * MIB
-VARYING = re.compile(r"'.*?'|\b[A-Z]+\d\w*|\d[\d,]*( x [\d x]+)?|\(.*?\)")
+VARYING = re.compile(r"'.*?'(?=[ :;,])|\b[A-Z]+\d\w*|\d[\d,]*( x [\d x]+)?|\(.*?\)")
 
 
 @dataclass

@@ -47,7 +47,11 @@ class _Finding:
 def doctor(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[PATH]...", help="Model folders, for the disks behind them."),
+        typer.Argument(
+            metavar="[PATH]...",
+            readable=False,  # that is for us to find, and to say among the other findings
+            help="Model folders, for the disks behind them.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

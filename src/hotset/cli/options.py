@@ -37,6 +37,10 @@ EngineName = Annotated[
 ]
 Template = Annotated[
     Path | None,
-    typer.Option("--chat-template", help="A Jinja file to use instead of the model's template."),
+    typer.Option(
+        "--chat-template",
+        readable=False,  # typer would refuse it as a wrong value; it is a file problem
+        help="A Jinja file to use instead of the model's template.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]

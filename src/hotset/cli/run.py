@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import sys
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["answer_once", "run", "summary"]
 
 _INTERRUPTED = 128 + signal.SIGINT
+# llama.cpp keeps seeds in 32 bits and takes the largest as "a random one" (include/llama.h,
+# LLAMA_DEFAULT_SEED); a larger one would be cut off without a word.
+_MAX_SEED = 2**32 - 2
+_MAX_TOKENS = 2**31 - 1
 
 
 def run(
@@ -53,6 +58,8 @@ def run(
     from hotset.cli.screen import LoadingLine, note
 
     options = _request_options(temp=temp, seed=seed, max_tokens=max_tokens)
+    for what, text in (("PROMPT", prompt), ("--system", system)):
+        _check_text(text or "", what)
     question = _question(prompt)
     if question is None and as_json:
         raise ConfigProblem("--json needs a PROMPT or piped input; a conversation is for people")
@@ -76,26 +83,43 @@ def _request_options(
 ) -> dict[str, Any]:
     if temp is not None and not 0 <= temp <= 10:
         raise ConfigProblem(f"--temp is {temp}; it must be between 0 and 10")
-    if max_tokens is not None and max_tokens < 1:
-        raise ConfigProblem(f"--max-tokens is {max_tokens}; it must be at least 1")
+    for name, value, least, most in (
+        ("--seed", seed, 0, _MAX_SEED),
+        ("--max-tokens", max_tokens, 1, _MAX_TOKENS),
+    ):
+        if value is not None and not least <= value <= most:
+            raise ConfigProblem(f"{name} is {value}; it must be between {least} and {most}")
     given = {"temperature": temp, "seed": seed, "max_tokens": max_tokens}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _question(prompt: str | None) -> str | None:
     """PROMPT, piped input, or both with the prompt first; None when neither is there."""
-    if sys.stdin is None or sys.stdin.isatty():
+    if sys.stdin.isatty():
+        if prompt is not None and not prompt.strip():
+            raise ConfigProblem("nothing to ask: PROMPT is empty; leave it out for a conversation")
         return prompt
     try:
-        piped = sys.stdin.read().strip()
+        # Bytes: as text, Python may let broken UTF-8 through, depending on the locale.
+        piped = sys.stdin.buffer.read().decode("utf-8").strip()
     except UnicodeDecodeError as error:
         raise ConfigProblem(
             f"the piped input is no text in UTF-8 (byte {error.start}); convert it first"
         ) from error
-    parts = [part for part in (prompt, piped) if part]
+    parts = [part for part in (prompt, piped) if part and part.strip()]
     if not parts:
         raise ConfigProblem("nothing to ask: give a PROMPT, or pipe a text")
     return "\n\n".join(parts)
+
+
+def _check_text(text: str, what: str) -> None:
+    """Refuse what came in as bytes that are no UTF-8: Python carries them as lone surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigProblem(
+            f"{what} is no text in UTF-8 (character {error.start}); convert it first"
+        ) from error
 
 
 def answer_once(
@@ -119,6 +143,8 @@ def _converse(talk: Conversation, running: Running) -> None:
 
     from hotset.cli.screen import note
 
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
     note("Ctrl-C stops an answer, at the prompt it leaves · /clear starts anew · /bye leaves")
     while True:
         try:
@@ -135,8 +161,9 @@ def _converse(talk: Conversation, running: Running) -> None:
             note(f"unknown command {text.split()[0]}; there are /clear and /bye")
         elif text:
             try:
+                _check_text(text, "this line")
                 note(summary(talk.ask(text), running))
-            except ClientProblem as problem:
+            except (ClientProblem, ConfigProblem) as problem:
                 note(problem.message)
 
 

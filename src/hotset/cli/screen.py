@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import unicodedata
 from typing import TYPE_CHECKING
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hotset.engine.watch import Progress
 
-__all__ = ["LoadingLine", "harmless", "note"]
+__all__ = ["LoadingLine", "harmless", "note", "settle_streams"]
 
 _KEPT_CONTROLS = frozenset("\n\t")
 
@@ -27,6 +29,25 @@ def harmless(text: str) -> str:
 def note(text: str) -> None:
     """A line about the work, not of it."""
     print(harmless(text), file=sys.stderr, flush=True)
+
+
+def settle_streams() -> None:
+    """Make stdin, stdout and stderr usable whatever the caller left of them.
+
+    A closed one becomes the null device: else a file opened later would take its number, and
+    `print` would put notes among the answers. A character that stdout's encoding lacks must not
+    end an answer, so it is escaped, as Python does on stderr.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+    sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 class LoadingLine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _DEFAULT_PORT = 9292
-_DRAIN_S = 30.0
 _LOOK_S = 0.5
 
 
@@ -31,6 +31,7 @@ def serve(
         Path | None,
         typer.Option(
             "--api-key-file",
+            readable=False,  # typer would refuse it as a wrong value; it is a file problem
             help="A file with the key that clients must send. [default: HOTSET_API_KEY, or no key]",
         ),
     ] = None,
@@ -57,6 +58,7 @@ def serve(
     )
     from hotset.cli.screen import LoadingLine, note
     from hotset.core.settings import validate_settings
+    from hotset.engine.ports import check_port
 
     key = key_from(api_key_file)
     wishes = wishes_from(ctx, kv, slots, threads, is_serving=True)
@@ -65,33 +67,35 @@ def serve(
         settings_of(ready, chat_template=chat_template), host=host, port=port, api_key=key
     )
     validate_settings(settings)
+    check_port(host, port)
     for line in describe_plan(ready):
         note(line)
     with LoadingLine() as loading:
         running = launch(ready, settings, loading.show, is_open=True)
     with running:
         note(f"ready in {running.loaded.start_s:.1f} s · model id '{settings.alias}'")
-        note(f"{running.url}/v1 (OpenAI) · {running.url}/v1/messages (Anthropic) · Ctrl-C ends it")
         _serve_until_told(running)
 
 
 def _serve_until_told(running: Running) -> None:
-    """Wait for Ctrl-C, or for the engine's end.
+    """Say where, then wait for Ctrl-C, or for the engine's end.
 
     Raises:
         EngineProblem: the engine ended by itself.
     """
     from hotset.cli.screen import note
 
+    url = running.url
     try:
+        note(f"{url}/v1 (OpenAI) · {url}/v1/messages (Anthropic) · Ctrl-C ends it")
         while not running.wait(_LOOK_S):
             pass
     except KeyboardInterrupt:
-        busy = running.num_busy_slots()
-        if busy:
-            note(f"finishing {busy} answer{'s' if busy > 1 else ''}; Ctrl-C again ends at once")
         try:
-            running.stop(drain_s=_DRAIN_S)
+            busy = running.num_busy_slots()
+            if busy:
+                note(f"finishing {busy} answer{'s' if busy > 1 else ''}; Ctrl-C again ends at once")
+            running.stop(drain_s=math.inf)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             running.stop()

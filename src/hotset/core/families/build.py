@@ -111,7 +111,7 @@ def build_model_spec(
         window_tokens=caches.window_tokens,
         has_vocabulary="tokenizer.ggml.tokens" in metadata,
         has_chat_template="tokenizer.chat_template" in metadata,
-        notes=family.oddities if family else (_unknown_note(architecture),),
+        notes=() if family else (_unknown_note(architecture),),
         v_padded_elements=caches.v_padded_elements,
         k_head_elements=caches.k_head_elements,
         v_head_elements=caches.v_head_elements,
