@@ -50,7 +50,7 @@ class Window:
     def __init__(self, fd: int, file_bytes: int, name: str) -> None:
         self.file_bytes = file_bytes
         self.name = name
-        self.at = "the start"
+        self.at = "the header"
         self._fd = fd
         self._data = b""
         self._start = 0
