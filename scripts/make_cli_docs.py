@@ -74,12 +74,11 @@ def command_lines() -> Iterator[str]:
     yield "| Code | Meaning |"
     yield "|---:|---|"
     yield "| 0 | done |"
-    for kind in errors.HotsetError.__subclasses__():
-        yield f"| {kind.exit_code} | {kind.kind} problem: {summary(kind)} |"
-    yield "| 130 | stopped by Ctrl-C |"
-    yield "| 143 | ended by SIGTERM (129: SIGHUP) |"
+    for kind in sorted(errors.HotsetError.__subclasses__(), key=lambda kind: kind.exit_code):
+        yield f"| {kind.exit_code} | {kind.kind}: {summary(kind)} |"
+    yield "| 129, 130, 143 | ended by SIGHUP, by Ctrl-C, by SIGTERM |"
     yield ""
-    yield "1 is also the code of an internal error. Every failure is one line on stderr."
+    yield "Code 1 is an internal error, too. Every failure is one line on stderr."
 
 
 def help_lines(title: str, text: str) -> Iterator[str]:
@@ -106,7 +105,7 @@ def with_families(text: str) -> str:
 
 def family_lines() -> Iterator[str]:
     yield ""
-    yield "| `general.architecture` | What a block keeps | Worth knowing |"
+    yield "| Architecture | What a block keeps | Worth knowing |"
     yield "|---|---|---|"
     for family in FAMILIES:
         names = ", ".join(f"`{name}`" for name in family.architectures)
@@ -132,7 +131,7 @@ def keeps(family: Family) -> Iterator[str]:
         yield {
             Indexer.POOLED: "indexer keys in the attention blocks",
             Indexer.EVERY: "indexer keys in every block",
-            Indexer.BY_TYPE: "indexer keys in the blocks that the file marks",
+            Indexer.BY_TYPE: "indexer keys in every block, or in those that the file marks",
             Indexer.AFTER_DENSE: "indexer keys and values behind the leading dense blocks",
         }[family.indexer]
     if family.kv_blocks:

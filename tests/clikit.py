@@ -5,6 +5,7 @@ Every run is checked for what it leaves behind: no process may outlive the comma
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -21,7 +22,7 @@ from enginekit import adopting, living_descendants
 Arg = str | bytes | Path
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "hotset")
-_LIMIT_S = 120.0
+_LIMIT_S = 60.0
 # What a killed command leaves to its guards to end.
 _AFTERMATH_S = 5.0
 
@@ -187,15 +188,32 @@ class Terminal:
         assert self._look(), f"ended: {self.text}"
         self._read = len(self.text)
 
-    def await_end(self) -> int:
-        """Wait for the end of the command; returns its exit code (negative for a signal)."""
-        while self._look():
-            pass
+    def await_end(self, keys: bytes = b"") -> int:
+        """Wait for the end of the command; returns its exit code (negative for a signal).
+
+        Args:
+            keys: typed at once, and again every second: Python's line editor looks for signals
+                before it waits for keys, so that Ctrl-C in between acts with the next key only.
+        """
+        deadline = time.monotonic() + _LIMIT_S
+        is_open = True
+        while is_open:
+            assert time.monotonic() < deadline, f"it does not end: {self.text}"
+            if keys:
+                with contextlib.suppress(OSError):
+                    self.type(keys)
+            is_open = self._is_silent_for(1.0) or self._take_in()
         return self.process.wait(_LIMIT_S)
 
+    def _is_silent_for(self, wait_s: float) -> bool:
+        return not select.select([self._fd], [], [], wait_s)[0]
+
     def _look(self) -> bool:
-        """Take in what has appeared; False at the end."""
-        assert select.select([self._fd], [], [], _LIMIT_S)[0], f"nothing more came: {self.text}"
+        """Wait for something to appear, and take it in; False at the end."""
+        assert not self._is_silent_for(_LIMIT_S), f"nothing more came: {self.text}"
+        return self._take_in()
+
+    def _take_in(self) -> bool:
         try:
             data = os.read(self._fd, 1 << 16)
         except OSError:  # EIO: nobody has the other end any more

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,6 +53,17 @@ def settle_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Within the block Ctrl-C and the like wait: a half-made change would stay on the terminal."""
+    ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class LoadingLine:
     """Progress of a start: one changing line on a terminal, a line per phase elsewhere."""
 
@@ -62,11 +76,20 @@ class LoadingLine:
 
     def __enter__(self) -> LoadingLine:
         if self._console.is_terminal:
-            self._status.start()
+            try:
+                with _signals_held():
+                    self._status.start()
+            except BaseException:
+                self._stop()
+                raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._status.stop()
+        self._stop()
+
+    def _stop(self) -> None:
+        with _signals_held():
+            self._status.stop()
 
     def show(self, progress: Progress) -> None:
         share = "" if progress.fraction is None else f" {progress.fraction:.0%}"
