@@ -35,10 +35,16 @@ void clear(Buffer* buffer, uint8_t value) {
     std::memset(buffer->context, value, host.ggml_backend_buffer_get_size(buffer));
 }
 
-constexpr BufferTable table(void (*free_buffer)(Buffer*)) {
-    return {.free_buffer = free_buffer,
+// Called once for every tensor that the host places in a mapped range.
+Status init_matrix(Buffer*, Tensor*) {
+    count(counters->num_matrices);
+    return STATUS_SUCCESS;
+}
+
+constexpr BufferTable table(bool is_mapped) {
+    return {.free_buffer = is_mapped ? nullptr : free_memory,
             .get_base = get_base,
-            .init_tensor = nullptr,
+            .init_tensor = is_mapped ? init_matrix : nullptr,
             .memset_tensor = memset_tensor,
             .set_tensor = set_tensor,
             .get_tensor = get_tensor,
@@ -62,7 +68,7 @@ Buffer* alloc_buffer(BufferType* type, size_t size) {
         say("no memory for a buffer of %zu bytes", size);
         return nullptr;
     }
-    return host.ggml_backend_buffer_init(type, table(free_memory), memory, size);
+    return host.ggml_backend_buffer_init(type, table(false), memory, size);
 }
 
 } // namespace
@@ -84,7 +90,7 @@ constinit BufferType buffer_type{.table = {.get_name = get_name,
 
 Buffer* buffer_from_mapping(Device*, void* address, size_t size, size_t) {
     count(counters->mapped_bytes, size);
-    return host.ggml_backend_buffer_init(&buffer_type, table(nullptr), address, size);
+    return host.ggml_backend_buffer_init(&buffer_type, table(true), address, size);
 }
 
 } // namespace hotset

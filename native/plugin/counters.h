@@ -12,7 +12,7 @@ struct Counters {
     uint32_t version;                   // of this layout
     uint32_t num_counters;              // that follow
     std::atomic<uint64_t> mapped_bytes; // expert weights handed over as mapped file ranges
-    std::atomic<uint64_t> copied_bytes; // expert weights that the host copied into memory
+    std::atomic<uint64_t> num_matrices; // weight tensors in them
     std::atomic<uint64_t> num_products; // MUL_MAT_ID operations computed
     std::atomic<uint64_t> num_requests; // experts asked for, over all products
     std::atomic<uint64_t> num_rows;     // rows multiplied, over all experts and products

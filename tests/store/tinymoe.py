@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 
 NUM_LAYERS = 3
-NUM_EXPERTS = 16
+
 NUM_USED = 4
 WIDTH = 256
 EXPERT_WIDTH = 256
@@ -24,7 +24,9 @@ def _byte_tokens() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-def write_tiny_moe(path: Path, *, expert_type: str = "Q4_0", seed: int = 1) -> Path:
+def write_tiny_moe(
+    path: Path, *, expert_type: str = "Q4_0", num_experts: int = 16, seed: int = 1
+) -> Path:
     """Write the model to `path`; the same arguments give the same bytes.
 
     `expert_type` names the quantization of the expert tensors; all others are F32.
@@ -41,7 +43,7 @@ def write_tiny_moe(path: Path, *, expert_type: str = "Q4_0", seed: int = 1) -> P
     writer.add_value_length(HEAD_WIDTH)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(1e6)
-    writer.add_expert_count(NUM_EXPERTS)
+    writer.add_expert_count(num_experts)
     writer.add_expert_used_count(NUM_USED)
     writer.add_expert_feed_forward_length(EXPERT_WIDTH)
     tokens = [*_byte_tokens(), "Ġt", "<|end|>"]
@@ -53,12 +55,13 @@ def write_tiny_moe(path: Path, *, expert_type: str = "Q4_0", seed: int = 1) -> P
     writer.add_token_merges(["Ġ t"])
     writer.add_eos_token_id(len(tokens) - 1)
 
+    def random(*shape: int, scale: float = 1.0) -> np.typing.NDArray[np.float32]:
+        return rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+
     def add(name: str, *shape: int, kind: str = "F32", scale: float = 1.0) -> None:
-        values = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+        values = random(*shape, scale=scale)
         quantization = gguf.GGMLQuantizationType[kind]
-        writer.add_tensor(
-            name, gguf.quants.quantize(values, quantization), raw_dtype=quantization
-        )
+        writer.add_tensor(name, gguf.quants.quantize(values, quantization), raw_dtype=quantization)
 
     def add_ones(name: str, size: int) -> None:
         writer.add_tensor(name, np.ones(size, dtype=np.float32))
@@ -67,7 +70,11 @@ def write_tiny_moe(path: Path, *, expert_type: str = "Q4_0", seed: int = 1) -> P
     inner = WIDTH**-0.5
     add("token_embd.weight", len(tokens), WIDTH)
     add_ones("output_norm.weight", WIDTH)
-    add("output.weight", len(tokens), WIDTH, scale=inner)
+    # Only printable characters have logits other than zero: some servers refuse to pass on
+    # output that is not UTF-8.
+    output = random(len(tokens), WIDTH, scale=inner)
+    output[[not 0x20 <= token < 0x7F for token in range(len(tokens))]] = 0
+    writer.add_tensor("output.weight", output)
     for layer in range(NUM_LAYERS):
         block = f"blk.{layer}"
         add_ones(f"{block}.attn_norm.weight", WIDTH)
@@ -78,17 +85,17 @@ def write_tiny_moe(path: Path, *, expert_type: str = "Q4_0", seed: int = 1) -> P
         add(f"{block}.attn_v.weight", NUM_KV_HEADS * HEAD_WIDTH, WIDTH, scale=inner)
         add(f"{block}.attn_output.weight", WIDTH, NUM_HEADS * HEAD_WIDTH, scale=inner)
         add_ones(f"{block}.ffn_norm.weight", WIDTH)
-        add(f"{block}.ffn_gate_inp.weight", NUM_EXPERTS, WIDTH, scale=inner)
+        add(f"{block}.ffn_gate_inp.weight", num_experts, WIDTH, scale=inner)
         for part in ("gate", "up"):
             add(
                 f"{block}.ffn_{part}_exps.weight",
-                *(NUM_EXPERTS, EXPERT_WIDTH, WIDTH),
+                *(num_experts, EXPERT_WIDTH, WIDTH),
                 kind=expert_type,
                 scale=inner,
             )
         add(
             f"{block}.ffn_down_exps.weight",
-            *(NUM_EXPERTS, WIDTH, EXPERT_WIDTH),
+            *(num_experts, WIDTH, EXPERT_WIDTH),
             kind=expert_type,
             scale=inner,
         )
