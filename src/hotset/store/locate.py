@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 
@@ -36,15 +37,13 @@ class NativeStore:
 def find_native(directories: Iterable[Path] | None = None) -> NativeStore:
     """The native part in the first of `directories` that holds it.
 
-    Default: `_native` in each directory of the package (an editable installation has two: the
-    sources, and what was built).
+    Default: `_native` in the package, then where hotset is installed (an editable installation
+    keeps what was built there, apart from the sources).
 
     Raises:
         EngineProblem: the native part was not built, or only in part.
     """
-    if directories is None:
-        directories = [Path(parent) / "_native" for parent in hotset.__path__]
-    searched = list(directories)
+    searched = list(_default_directories() if directories is None else directories)
     for directory in searched:
         preload = directory / _PRELOAD_NAME
         plugins = {
@@ -58,3 +57,12 @@ def find_native(directories: Iterable[Path] | None = None) -> NativeStore:
         f"expert store: no native part in {' or '.join(map(str, searched))}: hotset was installed "
         "without it; install a C++20 compiler (g++ 11 or newer) and install hotset again"
     )
+
+
+def _default_directories() -> list[Path]:
+    directories = [Path(parent) / "_native" for parent in hotset.__path__]
+    try:
+        installed = metadata.distribution("hotset").locate_file("hotset/_native")
+    except metadata.PackageNotFoundError:
+        return directories
+    return list(dict.fromkeys([*directories, Path(str(installed))]))
