@@ -1,6 +1,8 @@
 #include <cstring>
 #include <new>
 
+#include "counters.h"
+#include "experts.h"
 #include "handshake.h"
 #include "host.h"
 #include "plugin.h"
@@ -14,7 +16,9 @@ using namespace ggml;
 
 // What stands behind one of the host's backend handles.
 struct Stream {
-    Backend handle;
+    explicit Stream(Backend* cpu) : cpu(cpu), products(cpu) {}
+
+    Backend handle{};
     Backend* cpu; // the engine's own CPU backend, owned
     Products products;
 };
@@ -41,7 +45,8 @@ bool is_empty_op(const Tensor* node) {
 Status graph_compute(Backend* backend, Graph* graph) {
     Stream* stream = stream_of(backend);
     const int num_nodes = host.ggml_graph_n_nodes(graph);
-    for (int i = 0; i < num_nodes; ++i) {
+    bool done = true;
+    for (int i = 0; done && i < num_nodes; ++i) {
         Tensor* node = host.ggml_graph_node(graph, i);
         if (is_empty_op(node)) {
             continue;
@@ -50,11 +55,10 @@ Status graph_compute(Backend* backend, Graph* graph) {
             say("cannot compute %s for %s", host.ggml_op_desc(node), node->name);
             return STATUS_FAILED;
         }
-        if (!stream->products.compute(node)) {
-            return STATUS_FAILED;
-        }
+        done = stream->products.compute(node);
     }
-    return STATUS_SUCCESS;
+    counters_publish();
+    return done ? STATUS_SUCCESS : STATUS_FAILED;
 }
 
 // What the engine tells its own CPU backend, it tells us too; it goes on to ours.
@@ -82,32 +86,21 @@ void set_abort_callback(Backend* backend, AbortCallback callback, void* data) {
 } // namespace
 
 Backend* backend_new(Device* device, const char*) {
+    // The first context is made after the weights were mapped, and before any is computed.
+    if (!experts_open()) {
+        return nullptr;
+    }
     Backend* cpu = host.ggml_backend_dev_init(host.ggml_backend_dev_by_type(DEVICE_CPU), nullptr);
     if (cpu == nullptr) {
         say("the engine's CPU backend does not start");
         return nullptr;
     }
-    auto* stream = new Stream{.handle = {.guid = &GUID,
-                                         .table = {.get_name = get_name,
-                                                   .free = free_stream,
-                                                   .set_tensor_async = nullptr,
-                                                   .get_tensor_async = nullptr,
-                                                   .set_tensor_2d_async = nullptr,
-                                                   .get_tensor_2d_async = nullptr,
-                                                   .copy_tensor_async = nullptr,
-                                                   .synchronize = nullptr,
-                                                   .graph_plan_create = nullptr,
-                                                   .graph_plan_free = nullptr,
-                                                   .graph_plan_update = nullptr,
-                                                   .graph_plan_compute = nullptr,
-                                                   .graph_compute = graph_compute,
-                                                   .event_record = nullptr,
-                                                   .event_wait = nullptr,
-                                                   .graph_optimize = nullptr},
-                                         .device = device,
-                                         .context = nullptr},
-                              .cpu = cpu,
-                              .products = Products(cpu)};
+    auto* stream = new Stream(cpu);
+    stream->handle.guid = &GUID;
+    stream->handle.table.get_name = get_name;
+    stream->handle.table.free = free_stream;
+    stream->handle.table.graph_compute = graph_compute;
+    stream->handle.device = device;
     stream->handle.context = stream;
     return &stream->handle;
 }

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "counters.h"
+#include "experts.h"
 #include "host.h"
 #include "plugin.h"
 
@@ -36,13 +37,14 @@ void clear(Buffer* buffer, uint8_t value) {
 }
 
 // Called once for every tensor that the host places in a mapped range.
-Status init_matrix(Buffer*, Tensor*) {
+Status init_matrix(Buffer* buffer, Tensor* weights) {
     count(counters->num_matrices);
+    experts_add(buffer, weights);
     return STATUS_SUCCESS;
 }
 
 constexpr BufferTable table(bool is_mapped) {
-    return {.free_buffer = is_mapped ? nullptr : free_memory,
+    return {.free_buffer = is_mapped ? experts_remove : free_memory,
             .get_base = get_base,
             .init_tensor = is_mapped ? init_matrix : nullptr,
             .memset_tensor = memset_tensor,

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "experts.h"
 #include "host.h"
 
 namespace hotset {
@@ -17,14 +18,8 @@ namespace {
 constexpr uint32_t NUM_COUNTERS =
     (sizeof(Counters) - offsetof(Counters, mapped_bytes)) / sizeof(uint64_t);
 
-constinit Counters in_process{.magic = {'H', 'O', 'T', 'S', 'E', 'T', 'C', 'T'},
-                              .version = 1,
-                              .num_counters = NUM_COUNTERS,
-                              .mapped_bytes = 0,
-                              .num_matrices = 0,
-                              .num_products = 0,
-                              .num_requests = 0,
-                              .num_rows = 0};
+// The only page without HOTSET_TELEMETRY, and the pattern for the shared one.
+constinit Counters in_process{{'H', 'O', 'T', 'S', 'E', 'T', 'C', 'T'}, 1, NUM_COUNTERS};
 
 } // namespace
 
@@ -58,6 +53,26 @@ bool counters_open() {
     std::memcpy(shared->magic, in_process.magic, sizeof shared->magic);
     counters = shared;
     return true;
+}
+
+void counters_publish() {
+    hotset_store* store = experts_store();
+    if (store == nullptr) {
+        return;
+    }
+    hotset_stats stats;
+    hotset_store_stats(store, &stats);
+    const auto set = [](std::atomic<uint64_t>& counter, uint64_t value) {
+        counter.store(value, std::memory_order_relaxed);
+    };
+    set(counters->budget_bytes, stats.budget_bytes);
+    set(counters->resident_bytes, stats.resident_bytes);
+    set(counters->num_requests, stats.num_requests);
+    set(counters->num_hits, stats.num_hits);
+    set(counters->num_evictions, stats.num_evictions);
+    set(counters->read_bytes, stats.read_bytes);
+    set(counters->num_reads, stats.num_reads);
+    set(counters->wait_ns, stats.wait_ns);
 }
 
 } // namespace hotset

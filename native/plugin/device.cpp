@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "counters.h"
+#include "experts.h"
 #include "handshake.h"
 #include "host.h"
 #include "plugin.h"
@@ -112,5 +113,5 @@ extern "C" [[gnu::visibility("default")]] hotset::ggml::Registration* ggml_backe
         say("expert store refused: this engine has no CPU backend");
         return nullptr;
     }
-    return counters_open() ? &registration : nullptr;
+    return experts_configure() && counters_open() ? &registration : nullptr;
 }

@@ -19,14 +19,22 @@ _HEAD = struct.Struct("<8sII")
 class Counters:
     """Totals since the engine started, in the order of the page.
 
-    A product is one MUL_MAT_ID of one layer and batch; a request is one expert of it.
+    A product is one MUL_MAT_ID of one layer and batch; a request is one expert of one layer.
+    Without a memory budget only the first four move.
     """
 
     mapped_bytes: int
     num_matrices: int
     num_products: int
-    num_requests: int
     num_rows: int
+    budget_bytes: int
+    resident_bytes: int
+    num_requests: int
+    num_hits: int
+    num_evictions: int
+    read_bytes: int
+    num_reads: int
+    wait_ns: int
 
 
 def read_counters(path: Path) -> Counters:
