@@ -45,6 +45,9 @@ class Engine(Protocol):
     ) -> Run:
         """With the store where `settings` are given, as its child settings say."""
 
+    def fail(self, model: Path, settings: ChildSettings, environment: Mapping[str, str]) -> str:
+        """Starts an engine that must not come up; its log."""
+
 
 class Embedded:
     def check(self, native: NativeStore | None = None) -> StoreCheck:
@@ -58,9 +61,28 @@ class Embedded:
         settings: ChildSettings | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Run:
+        child = self._start(model, prompt, num_tokens, settings, environment)
+        assert child.stdout, child.stderr
+        said = json.loads(child.stdout.splitlines()[-1])
+        return Run(said["tokens"], said["logprobs"], said["share"], child.returncode, child.stderr)
+
+    def fail(self, model: Path, settings: ChildSettings, environment: Mapping[str, str]) -> str:
+        child = self._start(model, "", 0, settings, environment)
+        assert child.returncode == 1
+        assert child.stdout == ""
+        return child.stderr
+
+    def _start(
+        self,
+        model: Path,
+        prompt: str,
+        num_tokens: int,
+        settings: ChildSettings | None,
+        environment: Mapping[str, str] | None,
+    ) -> subprocess.CompletedProcess[str]:
         plugin = settings.plugin_environment["GGML_BACKEND_PATH"] if settings else "-"
         script = TESTS / "store" / "embedded_child.py"
-        child = subprocess.run(
+        return subprocess.run(
             [sys.executable, str(script), str(model), plugin, prompt, str(num_tokens)],
             env={
                 **os.environ,
@@ -73,9 +95,6 @@ class Embedded:
             errors="replace",
             check=False,
         )
-        assert child.stdout, child.stderr
-        said = json.loads(child.stdout.splitlines()[-1])
-        return Run(said["tokens"], said["logprobs"], said["share"], child.returncode, child.stderr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +112,7 @@ class LlamaServer:
         settings: ChildSettings | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Run:
-        command = [
-            *(str(self.binary), "--model", str(model), "--ctx-size", "2048", "--parallel", "1"),
-            *("--threads", "2", "--host", "127.0.0.1", "--port", "0", "--no-warmup"),
-            *("--no-repack", "--cache-ram", "0", "--verbosity", "4"),
-            *(settings.arguments if settings else ()),
-        ]
-        child = subprocess.Popen(
-            command,
-            env={
-                **os.environ,
-                **(settings.environment if settings else {}),
-                **(settings.plugin_environment if settings else {}),
-                **(environment or {}),
-            },
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
+        child = self._start(model, settings, environment)
         assert child.stderr is not None
         log = ""
         address = None
@@ -127,3 +128,34 @@ class LlamaServer:
         child.send_signal(signal.SIGINT)
         _, rest = child.communicate(timeout=60)
         return Run(answer["tokens"], answer["logprobs"], share, child.returncode, log + rest)
+
+    def fail(self, model: Path, settings: ChildSettings, environment: Mapping[str, str]) -> str:
+        child = self._start(model, settings, environment)
+        _, log = child.communicate(timeout=60)
+        assert child.returncode == 1
+        return log
+
+    def _start(
+        self,
+        model: Path,
+        settings: ChildSettings | None,
+        environment: Mapping[str, str] | None,
+    ) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [
+                *(str(self.binary), "--model", str(model), "--ctx-size", "2048"),
+                *("--parallel", "1", "--threads", "2", "--host", "127.0.0.1", "--port", "0"),
+                *("--no-warmup", "--no-repack", "--cache-ram", "0", "--verbosity", "4"),
+                *(settings.arguments if settings else ()),
+            ],
+            env={
+                **os.environ,
+                **(settings.environment if settings else {}),
+                **(settings.plugin_environment if settings else {}),
+                **(environment or {}),
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
