@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import httpx
 
 
-def ask(address: str, prompt: str, num_tokens: int) -> dict[str, Any]:
-    """The tokens, and for each the logarithms of the three likeliest probabilities."""
-    response = httpx.post(
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The tokens, and for each the logarithms of the three greatest probabilities."""
+
+    tokens: list[int]
+    logprobs: list[list[float]]
+
+
+def post(address: str, prompt: str, num_tokens: int) -> httpx.Response:
+    return httpx.post(
         f"{address}/completion",
         json={
             "prompt": prompt,
@@ -21,12 +28,14 @@ def ask(address: str, prompt: str, num_tokens: int) -> dict[str, Any]:
         },
         timeout=120,
     )
-    response.raise_for_status()
-    body = response.json()
-    return {
-        "tokens": body["tokens"],
-        "logprobs": [
+
+
+def ask(address: str, prompt: str, num_tokens: int) -> Answer:
+    body = post(address, prompt, num_tokens).raise_for_status().json()
+    return Answer(
+        body["tokens"],
+        [
             [choice["logprob"] for choice in token["top_logprobs"]]
             for token in body["completion_probabilities"]
         ],
-    }
+    )

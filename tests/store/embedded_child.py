@@ -1,29 +1,26 @@
-"""Run one prompt in the embedded engine, in a process of its own; prints one line of JSON.
+"""The embedded engine in a process of its own: says its address, serves until its input closes.
 
-Arguments: model, plugin or "-", prompt, number of tokens.
+Arguments: model, plugin or "-".
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import xllamacpp
 
 from hotset.store.embedded import load_into_embedded
-from store.asking import ask
-from store.mapped import mapped_share
 
 
 def main() -> None:
-    model, plugin, prompt, num_tokens = sys.argv[1:]
+    model, plugin = sys.argv[1:]
     if plugin != "-":
         load_into_embedded(Path(plugin))
     params = xllamacpp.CommonParams()
     params.model.path = model
     params.n_ctx = 2048
-    params.n_parallel = 1
+    params.n_parallel = 2
     params.port = 0
     params.verbosity = 4
     params.warmup = False
@@ -31,9 +28,8 @@ def main() -> None:
     params.no_extra_bufts = True
     params.cpuparams.n_threads = 2
     server = xllamacpp.Server(params)
-    share = mapped_share("self", Path(model))
-    answer = ask(server.listening_address, prompt, int(num_tokens))
-    sys.stdout.write(json.dumps({"share": share, **answer}) + "\n")
+    sys.stderr.write(f"listening on {server.listening_address}\n")
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -83,10 +83,12 @@ def test_paths_that_the_settings_cannot_carry_are_refused(tmp_path: Path) -> Non
     plugin = tmp_path / "plugin.so"
     native = NativeStore({3: plugin}, tmp_path / "preload.so")
     with pytest.raises(ConfigProblem, match="':'"):
-        child_settings(native, plugin, [Path("/models/a.gguf"), Path("/models/b:c.gguf")])
+        child_settings(
+            native, plugin, [Path("/models/a.gguf"), Path("/models/b:c.gguf")], ram_bytes=0
+        )
     spaced = NativeStore({3: plugin}, Path("/my programs/preload.so"))
     with pytest.raises(ConfigProblem, match="' '"):
-        child_settings(spaced, plugin, [Path("/models/a.gguf")])
+        child_settings(spaced, plugin, [Path("/a.gguf")], ram_bytes=0)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"HOTSETCT" + bytes(8), bytes(64)])

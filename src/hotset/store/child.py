@@ -31,9 +31,14 @@ def child_settings(
     native: NativeStore,
     plugin: Path,
     models: Sequence[Path],
+    *,
+    ram_bytes: int,
     counters: Path | None = None,
 ) -> ChildSettings:
     """Settings for a child that runs `models` (all shards) with `plugin`.
+
+    `ram_bytes` is the memory for experts; with 0 they are computed where they are mapped, and the
+    page cache is their only cache. `counters` is where the child shares its counters.
 
     The tensor override does two things: a llama-server with built-in backends loads the plugin
     only when an argument makes it look for devices, and a GPU engine would otherwise keep the
@@ -48,6 +53,7 @@ def child_settings(
     environment = {
         "LD_PRELOAD": str(native.preload),
         "HOTSET_NO_PREFETCH": ":".join(map(str, models)),
+        "HOTSET_RAM_BYTES": str(ram_bytes),
     }
     if counters is not None:
         environment["HOTSET_TELEMETRY"] = str(counters)
