@@ -1,5 +1,5 @@
 #include <cstring>
-#include <new>
+#include <exception>
 
 #include "counters.h"
 #include "experts.h"
@@ -42,7 +42,7 @@ bool is_empty_op(const Tensor* node) {
            node->op == ops.permute || node->op == ops.transpose;
 }
 
-Status graph_compute(Backend* backend, Graph* graph) {
+Status graph_compute(Backend* backend, Graph* graph) try {
     Stream* stream = stream_of(backend);
     const int num_nodes = host.ggml_graph_n_nodes(graph);
     bool done = true;
@@ -59,6 +59,9 @@ Status graph_compute(Backend* backend, Graph* graph) {
     }
     counters_publish();
     return done ? STATUS_SUCCESS : STATUS_FAILED;
+} catch (const std::exception& error) {
+    say("expert products: %s", error.what()); // no exception may reach the host's C code
+    return STATUS_FAILED;
 }
 
 // What the engine tells its own CPU backend, it tells us too; it goes on to ours.
@@ -85,7 +88,7 @@ void set_abort_callback(Backend* backend, AbortCallback callback, void* data) {
 
 } // namespace
 
-Backend* backend_new(Device* device, const char*) {
+Backend* backend_new(Device* device, const char*) try {
     // The first context is made after the weights were mapped, and before any is computed.
     if (!experts_open()) {
         return nullptr;
@@ -103,6 +106,9 @@ Backend* backend_new(Device* device, const char*) {
     stream->handle.device = device;
     stream->handle.context = stream;
     return &stream->handle;
+} catch (const std::exception& error) {
+    say("expert store: %s", error.what());
+    return nullptr;
 }
 
 void* backend_proc_address(Registration*, const char* name) {

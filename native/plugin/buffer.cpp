@@ -1,5 +1,6 @@
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 
 #include "counters.h"
 #include "experts.h"
@@ -37,10 +38,13 @@ void clear(Buffer* buffer, uint8_t value) {
 }
 
 // Called once for every tensor that the host places in a mapped range.
-Status init_matrix(Buffer* buffer, Tensor* weights) {
-    count(counters->num_matrices);
+Status init_matrix(Buffer* buffer, Tensor* weights) try {
     experts_add(buffer, weights);
+    count(counters->num_matrices);
     return STATUS_SUCCESS;
+} catch (const std::exception& error) {
+    say("expert store: %s: %s", weights->name, error.what());
+    return STATUS_FAILED;
 }
 
 constexpr BufferTable table(bool is_mapped) {

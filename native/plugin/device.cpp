@@ -52,8 +52,10 @@ bool supports_op(Device*, const Tensor* op) {
         host.ggml_backend_buffer_get_type(weights->buffer) != &buffer_type) {
         return false;
     }
-    return op->type == TYPE_F32 && rows->type == TYPE_F32 && ids->type == TYPE_I32 &&
-           weights->nb[0] == host.ggml_type_size(weights->type) &&
+    // One "expert" means another kind of tensor, for which the loader makes up the same product:
+    // the scales of some families.
+    return weights->ne[2] > 1 && op->type == TYPE_F32 && rows->type == TYPE_F32 &&
+           ids->type == TYPE_I32 && weights->nb[0] == host.ggml_type_size(weights->type) &&
            weights->nb[0] <= weights->nb[1] && weights->nb[1] <= weights->nb[2] &&
            rows->nb[0] == sizeof(float) && op->nb[0] == sizeof(float);
 }
