@@ -1,0 +1,219 @@
+#include "experts.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host.h"
+
+namespace hotset {
+
+using namespace ggml;
+
+namespace {
+
+constexpr uint32_t DEFAULT_READERS = 6;
+
+struct Matrix {
+    Buffer* buffer;
+    std::string name;
+    std::string group; // what the tensors of one layer share: see group_of
+    const void* data;
+    uint64_t expert_bytes;
+    uint32_t num_experts;
+};
+
+// Lives on the heap for as long as any weights are mapped: a static object's destructor would run
+// at exit, while threads of the host may still be computing.
+struct Experts {
+    std::mutex mutex;
+    std::vector<Matrix> matrices;
+    std::map<const void*, Place> places;
+    hotset_store* store = nullptr;
+};
+
+constinit Experts* experts = nullptr;
+constinit hotset_config config{
+    .ram_bytes = 0, .num_readers = DEFAULT_READERS, .read = nullptr, .read_context = nullptr};
+
+bool read_number(const char* variable, uint64_t least, uint64_t most, uint64_t& number) {
+    const char* text = std::getenv(variable);
+    if (text == nullptr || *text == '\0') {
+        return true;
+    }
+    char* end = nullptr;
+    errno = 0;
+    const unsigned long long value = std::strtoull(text, &end, 10);
+    if (errno != 0 || *end != '\0' || text[0] == '-' || value < least || value > most) {
+        say("expert store refused: %s is '%s', not a number from %llu to %llu", variable, text,
+            static_cast<unsigned long long>(least), static_cast<unsigned long long>(most));
+        return false;
+    }
+    number = value;
+    return true;
+}
+
+// The name of a weight tensor up to its second dot, "blk.7", and its number of experts.
+std::string group_of(const Tensor* weights) {
+    const char* dot = std::strchr(weights->name, '.');
+    dot = dot != nullptr ? std::strchr(dot + 1, '.') : nullptr;
+    const size_t length = dot != nullptr ? dot - weights->name : std::strlen(weights->name);
+    return std::string(weights->name, length) + "/" + std::to_string(weights->ne[2]);
+}
+
+struct Mapping {
+    uintptr_t begin, end;
+    uint64_t offset;
+    std::string path;
+};
+
+std::vector<Mapping> read_mappings() {
+    std::vector<Mapping> mappings;
+    std::FILE* maps = std::fopen("/proc/self/maps", "re");
+    char* line = nullptr;
+    size_t capacity = 0;
+    while (maps != nullptr && getline(&line, &capacity, maps) > 0) {
+        unsigned long begin, end, offset;
+        int at_path = 0;
+        if (std::sscanf(line, "%lx-%lx %*s %lx %*s %*s %n", &begin, &end, &offset, &at_path) == 3 &&
+            line[at_path] == '/') {
+            std::string path = line + at_path;
+            path.erase(path.find_last_not_of('\n') + 1);
+            mappings.push_back({begin, end, offset, std::move(path)});
+        }
+    }
+    std::free(line);
+    if (maps != nullptr) {
+        std::fclose(maps);
+    }
+    return mappings;
+}
+
+const Mapping* mapping_of(const std::vector<Mapping>& mappings, const void* data) {
+    const auto address = reinterpret_cast<uintptr_t>(data);
+    for (const Mapping& mapping : mappings) {
+        if (address >= mapping.begin && address < mapping.end) {
+            return &mapping;
+        }
+    }
+    return nullptr;
+}
+
+// Gives the store one layer per group, its parts in the order in which they were added. The shards
+// of a model are buffers of their own, so a layer may lie in two; a name that comes again belongs
+// to another model.
+bool add_layers(hotset_store* store, const std::vector<Matrix>& matrices,
+                std::map<const void*, Place>& places) {
+    const std::vector<Mapping> mappings = read_mappings();
+    std::map<std::pair<int, std::string>, std::vector<const Matrix*>> groups;
+    std::map<std::string, int> num_seen;
+    for (const Matrix& matrix : matrices) {
+        groups[{num_seen[matrix.name]++, matrix.group}].push_back(&matrix);
+    }
+    for (const auto& [key, members] : groups) {
+        std::vector<hotset_part> parts;
+        for (const Matrix* matrix : members) {
+            const Mapping* mapping = mapping_of(mappings, matrix->data);
+            if (mapping == nullptr) {
+                say("expert store: cannot tell which file holds %s", key.second.c_str());
+                return false;
+            }
+            parts.push_back(
+                {mapping->path.c_str(),
+                 mapping->offset + reinterpret_cast<uintptr_t>(matrix->data) - mapping->begin,
+                 matrix->expert_bytes});
+        }
+        const auto num_parts = static_cast<uint32_t>(parts.size());
+        const int layer =
+            hotset_store_add_layer(store, parts.data(), num_parts, members[0]->num_experts);
+        if (layer < 0) {
+            say("expert store: %s: %s", key.second.c_str(), hotset_store_error(store));
+            return false;
+        }
+        for (uint32_t part = 0; part < num_parts; ++part) {
+            places[members[part]->data] = {layer, part, num_parts, 0};
+        }
+    }
+    return true;
+}
+
+} // namespace
+
+bool experts_configure() {
+    uint64_t num_readers = DEFAULT_READERS;
+    if (!read_number("HOTSET_RAM_BYTES", 0, UINT64_MAX / 2, config.ram_bytes) ||
+        !read_number("HOTSET_READERS", 1, 64, num_readers)) {
+        return false;
+    }
+    config.num_readers = static_cast<uint32_t>(num_readers);
+    if (experts == nullptr) {
+        experts = new Experts;
+    }
+    return true;
+}
+
+void experts_add(Buffer* buffer, const Tensor* weights) {
+    const std::lock_guard lock(experts->mutex);
+    experts->matrices.push_back({.buffer = buffer,
+                                 .name = weights->name,
+                                 .group = group_of(weights),
+                                 .data = weights->data,
+                                 .expert_bytes = weights->nb[2],
+                                 .num_experts = static_cast<uint32_t>(weights->ne[2])});
+}
+
+void experts_remove(Buffer* buffer) {
+    const std::lock_guard lock(experts->mutex);
+    std::erase_if(experts->matrices,
+                  [buffer](const Matrix& matrix) { return matrix.buffer == buffer; });
+    if (experts->matrices.empty() && experts->store != nullptr) {
+        hotset_store_free(experts->store);
+        experts->store = nullptr;
+        experts->places.clear();
+    }
+}
+
+bool experts_open() {
+    const std::lock_guard lock(experts->mutex);
+    if (experts->store != nullptr || experts->matrices.empty() || config.ram_bytes == 0) {
+        return true;
+    }
+    hotset_store* store = hotset_store_new();
+    std::map<const void*, Place> places;
+    bool opened = add_layers(store, experts->matrices, places);
+    if (opened && hotset_store_open(store, &config) != 0) {
+        say("expert store: %s", hotset_store_error(store));
+        opened = false;
+    }
+    if (!opened) {
+        hotset_store_free(store);
+        return false;
+    }
+    for (auto& [data, place] : places) {
+        place.capacity = hotset_store_capacity(store, place.layer);
+    }
+    experts->places = std::move(places);
+    experts->store = store;
+    return true;
+}
+
+hotset_store* experts_store() { return experts->store; }
+
+bool experts_find(const Tensor* weights, Place& place) {
+    const std::lock_guard lock(experts->mutex);
+    const auto found = experts->places.find(weights->data);
+    if (found == experts->places.end()) {
+        return false;
+    }
+    place = found->second;
+    return true;
+}
+
+} // namespace hotset

@@ -1,0 +1,251 @@
+#include "products.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "counters.h"
+#include "host.h"
+
+namespace hotset {
+
+using namespace ggml;
+
+namespace {
+
+constexpr size_t NODES_PER_EXPERT = 4; // weights, rows, ids, product
+
+const char* row_of(const Tensor* rows, int64_t slot, int64_t token) {
+    // One row per token serves all its slots (gate, up), or each slot has its own (down).
+    return static_cast<const char*>(rows->data) + (slot % rows->ne[1]) * rows->nb[1] +
+           token * rows->nb[2];
+}
+
+char* result_of(const Tensor* product, int64_t slot, int64_t token) {
+    return static_cast<char*>(product->data) + slot * product->nb[1] + token * product->nb[2];
+}
+
+int32_t id_of(const Tensor* ids, int64_t slot, int64_t token) {
+    int32_t id;
+    std::memcpy(&id, static_cast<const char*>(ids->data) + token * ids->nb[1] + slot * ids->nb[0],
+                sizeof id);
+    return id;
+}
+
+// A tensor over memory that is already there.
+Tensor* over(Context* context, int type, int64_t ne0, int64_t ne1, int64_t ne2, const void* data) {
+    Tensor* tensor = host.ggml_new_tensor_4d(context, type, ne0, ne1, ne2, 1);
+    tensor->data = const_cast<void*>(data);
+    return tensor;
+}
+
+char* at_least(std::vector<char>& bytes, size_t size) {
+    if (bytes.size() < size) {
+        bytes.resize(size);
+    }
+    return bytes.data();
+}
+
+} // namespace
+
+bool Products::compute(Tensor* product) {
+    Place place;
+    if (!group(product)) {
+        return false;
+    }
+    gather(product);
+    const bool done = experts_find(product->src[0], place) ? compute_stored(product, place)
+                                                           : compute_mapped(product);
+    if (!done) {
+        let_go();
+    }
+    count(counters->num_products);
+    return done;
+}
+
+// Sorts the batch by expert; experts come in the order in which the router first names them.
+bool Products::group(const Tensor* product) {
+    const Tensor* ids = product->src[2];
+    const int64_t num_experts = product->src[0]->ne[2];
+    index_of.assign(num_experts, -1);
+    num_routed = 0;
+    for (int64_t token = 0; token < ids->ne[1]; ++token) {
+        for (int64_t slot = 0; slot < ids->ne[0]; ++slot) {
+            const int32_t expert = id_of(ids, slot, token);
+            if (expert < 0 || expert >= num_experts) {
+                say("%s asks for expert %d of %lld", product->name, expert,
+                    static_cast<long long>(num_experts));
+                return false;
+            }
+            if (index_of[expert] < 0) {
+                index_of[expert] = static_cast<int32_t>(num_routed);
+                if (num_routed == routed.size()) {
+                    routed.emplace_back();
+                }
+                routed[num_routed].expert = expert;
+                routed[num_routed].pairs.clear();
+                ++num_routed;
+            }
+            routed[index_of[expert]].pairs.push_back(
+                static_cast<int32_t>(token * ids->ne[0] + slot));
+        }
+    }
+    return true;
+}
+
+// Copies each expert's rows side by side.
+void Products::gather(const Tensor* product) {
+    const Tensor* rows = product->src[1];
+    const int64_t num_slots = product->src[2]->ne[0];
+    const size_t num_rows = product->src[2]->ne[1] * num_slots;
+    const size_t row_bytes = rows->ne[0] * sizeof(float);
+    char* to = at_least(rows_in, num_rows * row_bytes);
+    size_t row = 0;
+    for (size_t i = 0; i < num_routed; ++i) {
+        routed[i].first_row = row;
+        for (const int32_t pair : routed[i].pairs) {
+            std::memcpy(to + row * row_bytes, row_of(rows, pair % num_slots, pair / num_slots),
+                        row_bytes);
+            ++row;
+        }
+    }
+    if (zeros.size() < num_rows) {
+        zeros.resize(num_rows, 0); // every row asks for the first and only expert of its view
+    }
+    at_least(rows_out, num_rows * product->ne[0] * sizeof(float));
+    count(counters->num_rows, num_rows);
+}
+
+// Without a store: the weights are used where the engine has mapped them.
+bool Products::compute_mapped(Tensor* product) {
+    const Tensor* weights = product->src[0];
+    arrived.clear();
+    for (size_t i = 0; i < num_routed; ++i) {
+        routed[i].weights =
+            static_cast<const char*>(weights->data) + routed[i].expert * weights->nb[2];
+        arrived.push_back(i);
+    }
+    return multiply(product, arrived);
+}
+
+// Experts are computed as they arrive, those already in memory first; in several goes where the
+// batch needs more experts than memory holds.
+bool Products::compute_stored(Tensor* product, const Place& place) {
+    for (size_t first = 0; first < num_routed; first += place.capacity) {
+        const size_t n = std::min<size_t>(num_routed - first, place.capacity);
+        if (!take(place, first, n)) {
+            say("%s: %s", product->name, hotset_store_error(experts_store()));
+            return false;
+        }
+        waiting.resize(n);
+        for (size_t i = 0; i < n; ++i) {
+            waiting[i] = i;
+        }
+        while (!waiting.empty()) {
+            arrived.clear();
+            std::erase_if(waiting, [&](size_t i) {
+                const bool ready = hotset_store_ready(lease, i, place.part) != 0;
+                if (ready) {
+                    arrived.push_back(i);
+                }
+                return ready;
+            });
+            if (arrived.empty()) {
+                arrived.push_back(waiting.front());
+                waiting.erase(waiting.begin());
+            }
+            for (size_t& i : arrived) {
+                const void* weights = hotset_store_wait(lease, i, place.part);
+                if (weights == nullptr) {
+                    say("%s: %s", product->name, hotset_store_error(experts_store()));
+                    return false;
+                }
+                i += first; // from here on an index in `routed`
+                routed[i].weights = weights;
+            }
+            if (!multiply(product, arrived)) {
+                return false;
+            }
+        }
+    }
+    parts_to_come &= ~(1U << place.part);
+    if (parts_to_come == 0) {
+        let_go();
+    }
+    return true;
+}
+
+// Holds the experts routed[first, first + n). The first product of a layer names the experts of
+// all, so all their matrices are asked for at once; unless the batch needs more than memory holds,
+// when the others would be gone again before their turn.
+bool Products::take(const Place& place, size_t first, size_t n) {
+    const bool same =
+        lease != nullptr && leased_layer == place.layer && leased.size() == n && n == num_routed &&
+        std::equal(leased.begin(), leased.end(), routed.begin(),
+                   [](int32_t expert, const ExpertRows& rows) { return expert == rows.expert; });
+    if (same) {
+        return true;
+    }
+    let_go();
+    leased.clear();
+    for (size_t i = first; i < first + n; ++i) {
+        leased.push_back(routed[i].expert);
+    }
+    const bool whole = n == num_routed;
+    parts_to_come = whole ? (1U << place.num_parts) - 1 : 1U << place.part;
+    leased_layer = place.layer;
+    lease = hotset_store_acquire(experts_store(), place.layer, leased.data(), n, parts_to_come);
+    return lease != nullptr;
+}
+
+void Products::let_go() {
+    if (lease != nullptr) {
+        hotset_store_release(lease);
+        lease = nullptr;
+    }
+}
+
+// Multiplies the rows of routed[i], for each i of `which`, in one go, and puts the results where
+// the product wants them.
+bool Products::multiply(Tensor* product, const std::vector<size_t>& which) {
+    const Tensor* shape = product->src[0];
+    const int64_t num_slots = product->src[2]->ne[0];
+    const size_t row_bytes = shape->ne[0] * sizeof(float);
+    const size_t result_bytes = shape->ne[1] * sizeof(float);
+    const size_t num_nodes = NODES_PER_EXPERT * which.size();
+    const size_t memory_bytes = (num_nodes + 1) * host.ggml_tensor_overhead() +
+                                host.ggml_graph_overhead_custom(num_nodes, false);
+    Context* context = host.ggml_init({.mem_size = memory_bytes,
+                                       .mem_buffer = at_least(graph_memory, memory_bytes),
+                                       .no_alloc = true});
+    if (context == nullptr) {
+        return false;
+    }
+    Graph* graph = host.ggml_new_graph_custom(context, num_nodes, false);
+    for (const size_t i : which) {
+        const auto n = static_cast<int64_t>(routed[i].pairs.size());
+        Tensor* weights =
+            over(context, shape->type, shape->ne[0], shape->ne[1], 1, routed[i].weights);
+        Tensor* rows = over(context, TYPE_F32, shape->ne[0], 1, n,
+                            rows_in.data() + routed[i].first_row * row_bytes);
+        Tensor* ids = over(context, TYPE_I32, 1, n, 1, zeros.data());
+        Tensor* node = host.ggml_mul_mat_id(context, weights, rows, ids);
+        node->data = rows_out.data() + routed[i].first_row * result_bytes;
+        host.ggml_build_forward_expand(graph, node);
+    }
+    const bool done = host.ggml_backend_graph_compute(cpu, graph) == STATUS_SUCCESS;
+    host.ggml_free(context);
+    if (!done) {
+        return false;
+    }
+    for (const size_t i : which) {
+        const char* computed = rows_out.data() + routed[i].first_row * result_bytes;
+        for (const int32_t pair : routed[i].pairs) {
+            std::memcpy(result_of(product, pair % num_slots, pair / num_slots), computed,
+                        result_bytes);
+            computed += result_bytes;
+        }
+    }
+    return true;
+}
+
+} // namespace hotset

@@ -1,0 +1,62 @@
+// MUL_MAT_ID, expert by expert, on the engine's own CPU backend.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "experts.h"
+#include "ggml_abi.h"
+
+namespace hotset {
+
+// The rows of one batch that were routed to one expert.
+struct ExpertRows {
+    int32_t expert;
+    std::vector<int32_t> pairs; // token * slots + slot, ascending
+    size_t first_row;           // in the scratch memory
+    const void* weights;
+};
+
+// Computes products on `cpu`, the engine's own CPU backend, which it does not own.
+//
+// Each expert's product is a MUL_MAT_ID over a view of that expert alone, with all its rows of
+// the batch in one operation: the same kernel on the same rows as the engine's own product, and so
+// the same bits. (A plain MUL_MAT takes other kernels; splitting the rows would too.)
+class Products {
+public:
+    explicit Products(ggml::Backend* cpu) : cpu(cpu) {}
+    ~Products() { let_go(); }
+    Products(const Products&) = delete;
+    Products& operator=(const Products&) = delete;
+
+    // False, after one line, if weights cannot be read, the CPU backend fails or an id is out of
+    // range; the results are undefined then.
+    bool compute(ggml::Tensor* product);
+
+private:
+    bool group(const ggml::Tensor* product);
+    void gather(const ggml::Tensor* product);
+    bool compute_mapped(ggml::Tensor* product);
+    bool compute_stored(ggml::Tensor* product, const Place& place);
+    bool take(const Place& place, size_t first, size_t n);
+    void let_go();
+    bool multiply(ggml::Tensor* product, const std::vector<size_t>& which);
+
+    ggml::Backend* cpu;
+
+    // The batch at hand. Kept from call to call, so that a token allocates nothing.
+    std::vector<ExpertRows> routed;
+    size_t num_routed = 0;
+    std::vector<int32_t> index_of; // expert -> index in routed, or -1
+    std::vector<size_t> waiting, arrived;
+    std::vector<char> graph_memory, rows_in, rows_out;
+    std::vector<int32_t> zeros;
+
+    // What is held in memory: from the first product of a layer to its last.
+    hotset_lease* lease = nullptr;
+    int leased_layer = -1;
+    uint32_t parts_to_come = 0; // bits of the layer's parts not yet computed
+    std::vector<int32_t> leased;
+};
+
+} // namespace hotset

@@ -1,0 +1,137 @@
+// For one child process (LD_PRELOAD): keeps the engine from reading whole model files at start.
+//
+// HOTSET_NO_PREFETCH lists files, separated by colons. A mapping of one of them loses MAP_POPULATE,
+// and advice to read it ahead is answered with success and not passed on. Everything else goes to
+// the kernel unchanged. The functions call the kernel directly: they must work before any other
+// library is ready, and need no memory.
+
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace {
+
+constexpr size_t MAX_RANGES = 256; // mapped shards at one time
+
+// A mapped range of a listed file. `end` is 0 where the entry is free; written after `begin`.
+struct Range {
+    std::atomic<uintptr_t> begin;
+    std::atomic<uintptr_t> end;
+};
+
+constinit Range ranges[MAX_RANGES] = {};
+constinit std::atomic<size_t> num_ranges{0};
+
+bool is_listed(int file) {
+    const char* list = std::getenv("HOTSET_NO_PREFETCH");
+    struct stat mapped;
+    if (list == nullptr || file < 0 || fstat(file, &mapped) != 0) {
+        return false;
+    }
+    while (*list != '\0') {
+        const char* end = strchrnul(list, ':');
+        char path[PATH_MAX];
+        const size_t length = end - list;
+        struct stat named;
+        if (length > 0 && length < sizeof path) {
+            std::memcpy(path, list, length);
+            path[length] = '\0';
+            if (stat(path, &named) == 0 && named.st_dev == mapped.st_dev &&
+                named.st_ino == mapped.st_ino) {
+                return true;
+            }
+        }
+        list = *end == '\0' ? end : end + 1;
+    }
+    return false;
+}
+
+void remember(void* address, size_t size) {
+    const size_t place = num_ranges.fetch_add(1);
+    if (place < MAX_RANGES) {
+        ranges[place].begin = reinterpret_cast<uintptr_t>(address);
+        ranges[place].end = reinterpret_cast<uintptr_t>(address) + size;
+    }
+}
+
+// Ranges are never forgotten: advice is only a hint, so swallowing it for later memory at the
+// same address is harmless.
+bool is_remembered(const void* address) {
+    const auto wanted = reinterpret_cast<uintptr_t>(address);
+    for (size_t i = 0; i < MAX_RANGES && i < num_ranges; ++i) {
+        if (wanted >= ranges[i].begin && wanted < ranges[i].end) {
+            return true;
+        }
+    }
+    return false;
+}
+
+} // namespace
+
+extern "C" {
+
+[[gnu::visibility("default")]] void* mmap(void* address, size_t size, int protection, int flags,
+                                          int file, off_t offset) noexcept {
+    const bool listed = (flags & MAP_ANONYMOUS) == 0 && is_listed(file);
+    if (listed) {
+        flags &= ~MAP_POPULATE;
+    }
+    const long result = syscall(SYS_mmap, address, size, protection, flags, file, offset);
+    auto* mapped = reinterpret_cast<void*>(result);
+    if (listed && mapped != MAP_FAILED) {
+        remember(mapped, size);
+    }
+    return mapped;
+}
+
+[[gnu::visibility("default")]] void* mmap64(void* address, size_t size, int protection, int flags,
+                                            int file, off64_t offset) noexcept {
+    return mmap(address, size, protection, flags, file, offset);
+}
+
+[[gnu::visibility("default")]] int madvise(void* address, size_t size, int advice) noexcept {
+    if ((advice == MADV_WILLNEED || advice == MADV_POPULATE_READ) && is_remembered(address)) {
+        return 0;
+    }
+    return static_cast<int>(syscall(SYS_madvise, address, size, advice));
+}
+
+// Unlike madvise this returns the error and leaves errno alone.
+[[gnu::visibility("default")]] int posix_madvise(void* address, size_t size, int advice) noexcept {
+    // The C library ignores "don't need" here: the kernel's meaning of it destroys data.
+    if (advice == POSIX_MADV_DONTNEED ||
+        (advice == POSIX_MADV_WILLNEED && is_remembered(address))) {
+        return 0;
+    }
+    const int before = errno;
+    const long result = syscall(SYS_madvise, address, size, advice);
+    const int error = result == 0 ? 0 : errno;
+    errno = before;
+    return error;
+}
+
+[[gnu::visibility("default")]] int posix_fadvise(int file, off_t offset, off_t size,
+                                                 int advice) noexcept {
+    if (advice == POSIX_FADV_WILLNEED && is_listed(file)) {
+        return 0;
+    }
+    const int before = errno;
+    const long result = syscall(SYS_fadvise64, file, offset, size, advice);
+    const int error = result == 0 ? 0 : errno;
+    errno = before;
+    return error;
+}
+
+[[gnu::visibility("default")]] int posix_fadvise64(int file, off64_t offset, off64_t size,
+                                                   int advice) noexcept {
+    return posix_fadvise(file, offset, size, advice);
+}
+
+} // extern "C"

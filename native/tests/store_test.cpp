@@ -1,0 +1,365 @@
+// The store without ggml: what it hands out is what the files hold, whatever happens around it.
+// Each case is a function; a failed expectation names its line and ends the program with 1.
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <functional>
+#include <random>
+#include <string>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include "store.h"
+
+namespace {
+
+#define EXPECT(condition)                                                                          \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                   \
+            std::exit(1);                                                                          \
+        }                                                                                          \
+    } while (false)
+
+constexpr uint32_t NUM_EXPERTS = 16;
+constexpr int NUM_LAYERS = 4;
+// Neither sizes nor offsets are multiples of a block, as in a model file.
+constexpr uint64_t PART_BYTES[] = {20001, 20001, 12352};
+constexpr uint64_t GAP_BYTES = 96;
+
+// A file of random bytes that holds every part of every layer, one after the other.
+struct Model {
+    Model() {
+        std::mt19937 random(7);
+        uint64_t offset = GAP_BYTES;
+        for (int layer = 0; layer < NUM_LAYERS; ++layer) {
+            for (const uint64_t bytes : PART_BYTES) {
+                offsets.push_back(offset);
+                offset += bytes * NUM_EXPERTS + GAP_BYTES;
+            }
+        }
+        content.resize(offset);
+        for (char& byte : content) {
+            byte = static_cast<char>(random());
+        }
+        char name[] = "/var/tmp/hotset-store-test-XXXXXX";
+        const int file = mkstemp(name);
+        EXPECT(file >= 0);
+        EXPECT(write(file, content.data(), content.size()) == static_cast<ssize_t>(content.size()));
+        close(file);
+        path = name;
+    }
+    ~Model() { unlink(path.c_str()); }
+
+    uint64_t offset(int layer, uint32_t part, int32_t expert) const {
+        return offsets[layer * 3 + part] + expert * PART_BYTES[part];
+    }
+
+    std::string path;
+    std::string content;
+    std::vector<uint64_t> offsets;
+};
+
+struct Store {
+    explicit Store(const Model& model) : model(model), store(hotset_store_new()) {
+        for (int layer = 0; layer < NUM_LAYERS; ++layer) {
+            hotset_part parts[3];
+            for (uint32_t part = 0; part < 3; ++part) {
+                parts[part] = {model.path.c_str(), model.offset(layer, part, 0), PART_BYTES[part]};
+            }
+            EXPECT(hotset_store_add_layer(store, parts, 3, NUM_EXPERTS) == layer);
+        }
+    }
+    ~Store() { hotset_store_free(store); }
+
+    bool open(double share, hotset_config config = {}) {
+        config.ram_bytes = static_cast<uint64_t>(share * NUM_LAYERS * NUM_EXPERTS * slot_bytes);
+        config.num_readers = 3;
+        return hotset_store_open(store, &config) == 0;
+    }
+
+    hotset_stats stats() const {
+        hotset_stats stats;
+        hotset_store_stats(store, &stats);
+        return stats;
+    }
+
+    bool holds(const void* matrix, int layer, uint32_t part, int32_t expert) const {
+        return std::memcmp(matrix, model.content.data() + model.offset(layer, part, expert),
+                           PART_BYTES[part]) == 0;
+    }
+
+    // Asks for experts, compares all that comes with the file, gives them back.
+    void check(int layer, const std::vector<int32_t>& experts, uint32_t parts = HOTSET_ALL_PARTS) {
+        hotset_lease* lease =
+            hotset_store_acquire(store, layer, experts.data(), experts.size(), parts);
+        EXPECT(lease != nullptr);
+        for (uint32_t part = 0; part < 3; ++part) {
+            if ((parts >> part & 1) == 0) {
+                continue;
+            }
+            for (size_t i = 0; i < experts.size(); ++i) {
+                const void* matrix = hotset_store_wait(lease, i, part);
+                EXPECT(matrix != nullptr);
+                EXPECT(hotset_store_ready(lease, i, part));
+                EXPECT(holds(matrix, layer, part, experts[i]));
+            }
+        }
+        hotset_store_release(lease);
+    }
+
+    static constexpr uint64_t slot_bytes = 24576 + 24576 + 20480;
+    const Model& model;
+    hotset_store* store;
+};
+
+std::vector<int32_t> some_experts(std::mt19937& random, size_t n) {
+    std::vector<int32_t> experts;
+    while (experts.size() < n) {
+        const auto expert = static_cast<int32_t>(random() % NUM_EXPERTS);
+        bool known = false;
+        for (const int32_t other : experts) {
+            known |= other == expert;
+        }
+        if (!known) {
+            experts.push_back(expert);
+        }
+    }
+    return experts;
+}
+
+void every_matrix_is_what_the_file_holds() {
+    const Model model;
+    Store store(model);
+    EXPECT(store.open(1));
+    for (int round = 0; round < 2; ++round) {
+        for (int layer = 0; layer < NUM_LAYERS; ++layer) {
+            for (int32_t expert = 0; expert < static_cast<int32_t>(NUM_EXPERTS); ++expert) {
+                store.check(layer, {expert});
+            }
+        }
+    }
+    // All fits: the second round reads nothing and nothing ever leaves.
+    const hotset_stats stats = store.stats();
+    EXPECT(stats.num_requests == 2 * NUM_LAYERS * NUM_EXPERTS);
+    EXPECT(stats.num_hits == NUM_LAYERS * NUM_EXPERTS);
+    EXPECT(stats.num_reads == 3 * NUM_LAYERS * NUM_EXPERTS);
+    EXPECT(stats.num_evictions == 0);
+    EXPECT(stats.resident_bytes == stats.budget_bytes);
+}
+
+void the_budget_holds_whatever_is_asked_for() {
+    const Model model;
+    for (const double share : {0.07, 0.25, 0.6}) {
+        Store store(model);
+        EXPECT(store.open(share));
+        std::mt19937 random(11);
+        const uint32_t capacity = hotset_store_capacity(store.store, 0);
+        for (int round = 0; round < 200; ++round) {
+            const size_t n = 1 + random() % std::min<uint32_t>(capacity, NUM_EXPERTS);
+            store.check(static_cast<int>(random() % NUM_LAYERS), some_experts(random, n),
+                        1 + random() % HOTSET_ALL_PARTS);
+            const hotset_stats stats = store.stats();
+            EXPECT(stats.resident_bytes <= stats.budget_bytes);
+            EXPECT(stats.budget_bytes <= share * NUM_LAYERS * NUM_EXPERTS * Store::slot_bytes);
+        }
+        EXPECT(store.stats().num_evictions > 0);
+    }
+}
+
+void the_unit_asked_for_longest_ago_leaves_first() {
+    const Model model;
+    Store store(model);
+    EXPECT(store.open(4.0 / (NUM_LAYERS * NUM_EXPERTS)));
+    store.check(0, {1});
+    store.check(1, {2, 3});
+    store.check(2, {4});
+    store.check(0, {1}); // a hit, which makes (1, 2) the oldest
+    EXPECT(store.stats().num_hits == 1);
+    store.check(3, {5}); // takes its place
+    EXPECT(store.stats().num_evictions == 1);
+    store.check(0, {1});
+    store.check(1, {3});
+    store.check(2, {4});
+    EXPECT(store.stats().num_hits == 4);
+    store.check(1, {2});
+    EXPECT(store.stats().num_hits == 4);
+}
+
+void a_budget_for_less_than_one_expert_is_refused_with_the_least() {
+    const Model model;
+    Store store(model);
+    EXPECT(!store.open(0.01));
+    const std::string error = hotset_store_error(store.store);
+    EXPECT(error.find("the least is " + std::to_string(Store::slot_bytes)) != std::string::npos);
+    Store exact(model);
+    EXPECT(exact.open(1.0 / (NUM_LAYERS * NUM_EXPERTS)));
+    exact.check(0, {3});
+    exact.check(1, {3});
+}
+
+void more_experts_than_fit_are_refused() {
+    const Model model;
+    Store store(model);
+    EXPECT(store.open(2.0 / (NUM_LAYERS * NUM_EXPERTS)));
+    const int32_t experts[] = {1, 2, 3};
+    EXPECT(hotset_store_acquire(store.store, 0, experts, 3, HOTSET_ALL_PARTS) == nullptr);
+    store.check(0, {1, 2});
+}
+
+void a_missing_file_is_named() {
+    hotset_store* store = hotset_store_new();
+    const hotset_part part = {"/missing/model.gguf", 0, 100};
+    EXPECT(hotset_store_add_layer(store, &part, 1, 4) == 0);
+    const hotset_config config = {1000000, 1, nullptr, nullptr};
+    EXPECT(hotset_store_open(store, &config) == -1);
+    EXPECT(std::strstr(hotset_store_error(store), "/missing/model.gguf: No such file") != nullptr);
+    hotset_store_free(store);
+}
+
+// Fails where `error` is set; otherwise reads at most `most` bytes at a time.
+struct Trouble {
+    std::atomic<int> error{0};
+    std::atomic<size_t> most{SIZE_MAX};
+    std::atomic<int> delay_us{0};
+
+    static ssize_t read(void* context, int file, void* memory, size_t size, off_t offset) {
+        auto* trouble = static_cast<Trouble*>(context);
+        std::this_thread::sleep_for(std::chrono::microseconds(trouble->delay_us));
+        if (trouble->error != 0) {
+            errno = trouble->error;
+            return -1;
+        }
+        return pread(file, memory, std::min<size_t>(size, trouble->most), offset);
+    }
+};
+
+void a_failed_read_is_an_error_and_the_next_request_tries_again() {
+    const Model model;
+    Trouble trouble;
+    Store store(model);
+    EXPECT(store.open(0.5, {0, 0, Trouble::read, &trouble}));
+    trouble.error = EIO;
+    const int32_t experts[] = {2, 9};
+    hotset_lease* lease = hotset_store_acquire(store.store, 1, experts, 2, HOTSET_ALL_PARTS);
+    for (size_t i = 0; i < 2; ++i) {
+        EXPECT(hotset_store_wait(lease, i, 0) == nullptr);
+    }
+    EXPECT(std::strstr(hotset_store_error(store.store), "Input/output error") != nullptr);
+    hotset_store_release(lease);
+    trouble.error = 0;
+    store.check(1, {2, 9});
+}
+
+void short_reads_are_completed() {
+    const Model model;
+    Trouble trouble;
+    for (const size_t most : {4096, 8192, 5000}) {
+        trouble.most = most;
+        Store store(model);
+        EXPECT(store.open(1, {0, 0, Trouble::read, &trouble}));
+        for (int layer = 0; layer < NUM_LAYERS; ++layer) {
+            store.check(layer, {0, 7, 15});
+        }
+    }
+}
+
+void a_file_without_direct_reads_is_read_through_the_page_cache() {
+    const Model model;
+    struct Refusing {
+        static ssize_t read(void*, int file, void* memory, size_t size, off_t offset) {
+            if ((fcntl(file, F_GETFL) & O_DIRECT) != 0) {
+                errno = EINVAL;
+                return -1;
+            }
+            return pread(file, memory, size, offset);
+        }
+    };
+    Store store(model);
+    EXPECT(store.open(1, {0, 0, Refusing::read, nullptr}));
+    store.check(2, {0, 1, 2, 3});
+}
+
+void a_file_that_changes_or_shrinks_gives_no_weights() {
+    for (const bool shrink : {false, true}) {
+        const Model model;
+        Store store(model);
+        EXPECT(store.open(1));
+        store.check(0, {0});
+        if (shrink) {
+            EXPECT(truncate(model.path.c_str(), 1000) == 0);
+        } else {
+            const int file = open(model.path.c_str(), O_WRONLY);
+            EXPECT(pwrite(file, "x", 1, 0) == 1);
+            const timespec now[] = {{0, UTIME_OMIT}, {12345, 678}};
+            EXPECT(futimens(file, now) == 0);
+            close(file);
+        }
+        const int32_t expert = 1;
+        hotset_lease* lease = hotset_store_acquire(store.store, 0, &expert, 1, HOTSET_ALL_PARTS);
+        EXPECT(hotset_store_wait(lease, 0, 0) == nullptr);
+        const char* error = hotset_store_error(store.store);
+        EXPECT(std::strstr(error, shrink ? "ends at" : "changed while in use") != nullptr ||
+               std::strstr(error, "changed while in use") != nullptr);
+        hotset_store_release(lease);
+    }
+}
+
+void threads_that_ask_for_overlapping_experts_all_get_theirs() {
+    const Model model;
+    Trouble trouble;
+    trouble.delay_us = 50;
+    Store store(model);
+    // Room for six units, asked for by three threads in fours: they must wait for each other.
+    EXPECT(store.open(6.5 / (NUM_LAYERS * NUM_EXPERTS), {0, 0, Trouble::read, &trouble}));
+    std::vector<std::thread> threads;
+    for (uint32_t seed = 0; seed < 3; ++seed) {
+        threads.emplace_back([&store, seed] {
+            std::mt19937 random(seed);
+            for (int round = 0; round < 100; ++round) {
+                store.check(static_cast<int>(random() % NUM_LAYERS), some_experts(random, 4));
+            }
+        });
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    EXPECT(store.stats().resident_bytes <= store.stats().budget_bytes);
+}
+
+void a_store_can_be_freed_while_reads_are_under_way() {
+    const Model model;
+    Trouble trouble;
+    trouble.delay_us = 2000;
+    for (int round = 0; round < 10; ++round) {
+        Store store(model);
+        EXPECT(store.open(1, {0, 0, Trouble::read, &trouble}));
+        const int32_t experts[] = {0, 1, 2, 3, 4, 5};
+        hotset_store_release(hotset_store_acquire(store.store, 0, experts, 6, HOTSET_ALL_PARTS));
+    }
+}
+
+} // namespace
+
+int main() {
+    every_matrix_is_what_the_file_holds();
+    the_budget_holds_whatever_is_asked_for();
+    the_unit_asked_for_longest_ago_leaves_first();
+    a_budget_for_less_than_one_expert_is_refused_with_the_least();
+    more_experts_than_fit_are_refused();
+    a_missing_file_is_named();
+    a_failed_read_is_an_error_and_the_next_request_tries_again();
+    short_reads_are_completed();
+    a_file_without_direct_reads_is_read_through_the_page_cache();
+    a_file_that_changes_or_shrinks_gives_no_weights();
+    threads_that_ask_for_overlapping_experts_all_get_theirs();
+    a_store_can_be_freed_while_reads_are_under_way();
+    return 0;
+}
