@@ -5,7 +5,6 @@ Every run is checked for what it leaves behind: no process may outlive the comma
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -22,7 +21,7 @@ from enginekit import adopting, living_descendants
 Arg = str | bytes | Path
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "hotset")
-_LIMIT_S = 60.0
+_LIMIT_S = 120.0
 # What a killed command leaves to its guards to end.
 _AFTERMATH_S = 5.0
 
@@ -196,14 +195,24 @@ class Terminal:
                 before it waits for keys, so that Ctrl-C in between acts with the next key only.
         """
         deadline = time.monotonic() + _LIMIT_S
-        is_open = True
-        while is_open:
+        self.type(keys)
+        while True:
             assert time.monotonic() < deadline, f"it does not end: {self.text}"
-            if keys:
-                with contextlib.suppress(OSError):
-                    self.type(keys)
-            is_open = self._is_silent_for(1.0) or self._take_in()
+            if self._is_silent_for(1.0):
+                self.type(keys)
+            elif not self._take_in():
+                break
         return self.process.wait(_LIMIT_S)
+
+    def hang_up(self) -> int:
+        """Close the terminal, as a window is closed; returns the command's exit code."""
+        os.close(self._fd)
+        self._fd = -1
+        return self.process.wait(_LIMIT_S)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def _is_silent_for(self, wait_s: float) -> bool:
         return not select.select([self._fd], [], [], wait_s)[0]
@@ -239,9 +248,10 @@ def terminal(
             start_new_session=True,
         )
         os.close(theirs)
+        screen = Terminal(process, ours)
         try:
-            yield Terminal(process, ours)
+            yield screen
         finally:
             process.kill()
             process.wait()
-            os.close(ours)
+            screen.close()

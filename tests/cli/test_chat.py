@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -149,7 +148,9 @@ def test_answers_alone_go_to_a_file_behind_stdout(tmp_path: Path, tiny: Path) ->
 def test_a_polite_signal_at_any_moment_ends_everything(
     tmp_path: Path, tiny: Path, number: signal.Signals, moment: str
 ) -> None:
-    with background("run", tiny, "go on", *ENDLESS, home=tmp_path) as run:
+    # The tiny one is there before there is anything to report of its loading.
+    model = "smollm2" if moment == "loading: " else tiny
+    with background("run", model, "go on", *ENDLESS, home=tmp_path) as run:
         run.await_note(moment)
         run.send(number)
         ended = run.end()
@@ -168,8 +169,8 @@ def test_a_signal_in_the_middle_of_an_answer_ends_everything(tmp_path: Path, tin
 def test_a_terminal_that_is_closed_ends_the_conversation(tmp_path: Path, tiny: Path) -> None:
     with terminal("run", tiny, *ENDLESS, home=tmp_path) as screen:
         screen.await_text("\n> ")
-        os.kill(screen.process.pid, signal.SIGHUP)
-        assert screen.await_end() == 128 + signal.SIGHUP
+        # The end of the input and the signal come together; either may be seen first.
+        assert screen.hang_up() in (0, 128 + signal.SIGHUP)
 
 
 @given(st.text(st.characters() | st.sampled_from("\x1b\x07\x9b\r\n\t[31m")))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf
 import numpy as np
+
+import gguf
 
 NUM_LAYERS = 3
 

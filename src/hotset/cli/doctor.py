@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +16,12 @@ import typer
 
 from hotset import __version__
 from hotset.cli.options import Json
-from hotset.core.errors import HotsetError, MachineProblem
+from hotset.core.errors import EngineProblem, HotsetError, MachineProblem
 from hotset.core.units import GIB, MIB, format_bytes
 
 if TYPE_CHECKING:
     from hotset.engine.base import Engine
+    from hotset.store.probe import StoreCheck
 
 __all__ = ["doctor"]
 
@@ -93,29 +95,29 @@ def _findings(paths: list[Path]) -> Iterator[_Finding]:
 
 def _native() -> _Finding:
     """Whether the native part was built with this installation."""
-    from hotset.store.locate import native_libraries
+    from hotset.store.locate import find_native
 
-    libraries = native_libraries()
-    if not libraries:
-        return _Finding(
-            _Level.WARNING,
-            "native part",
-            "not built, so there is no expert store; everything else works",
-            "install a C++ compiler (on Debian: g++), then install hotset again",
-        )
+    try:
+        native = find_native()
+    except EngineProblem as problem:
+        _, _, text = problem.message.partition(": ")
+        what, _, remedy = text.partition("; ")
+        return _Finding(_Level.WARNING, "expert store", what, remedy)
+    versions = ", ".join(map(str, sorted(native.plugins)))
     return _Finding(
         _Level.OK,
-        "native part",
-        ", ".join(library.name for library in libraries),
-        facts={"libraries": [str(library) for library in libraries]},
+        "expert store",
+        f"built for plugin API {versions}",
+        facts={"plugins": {str(api): str(path) for api, path in native.plugins.items()}},
     )
 
 
 def _engines() -> Iterator[_Finding]:
     from hotset.engine.embedded import EmbeddedEngine
     from hotset.engine.llama_server import LlamaServerEngine, find_llama_server
+    from hotset.store.probe import check_embedded, check_llama_server
 
-    yield _engine(EmbeddedEngine(), "engine embedded")
+    yield _engine(EmbeddedEngine(), "engine embedded", check_embedded)
     program = find_llama_server(os.environ.get("PATH", os.defpath))
     if program is None:
         yield _Finding(
@@ -124,25 +126,28 @@ def _engines() -> Iterator[_Finding]:
             "none on the PATH; it is only needed for a graphics card",
         )
     else:
-        yield _engine(LlamaServerEngine(program), f"engine {program}")
+        check = partial(check_llama_server, program)
+        yield _engine(LlamaServerEngine(program), f"engine {program}", check)
 
 
-def _engine(engine: Engine, subject: str) -> _Finding:
+def _engine(engine: Engine, subject: str, check: Callable[[], StoreCheck]) -> _Finding:
     try:
         info = engine.describe(os.environ)
     except HotsetError as problem:
         _, _, text = problem.message.partition(": ")
         return _Finding(_Level.PROBLEM, subject, text or problem.message, _REINSTALL)
+    store = check()
     devices = ", ".join(f"{d.name} ({d.description})" for d in info.devices) or "CPU only"
     plugins = f"plugin API {info.backend_api}" if info.backend_api else "takes no plugins"
     cache = "has" if info.has_moe_cache else "no"
-    return _Finding(
-        _Level.OK,
-        subject,
-        f"{info.build} · {devices} · {cache} --moe-cache-mib · {plugins}"
-        + (f" · {_instruction_sets(info.cpu)}" if info.cpu else ""),
-        facts=asdict(info),
-    )
+    text = f"{info.build} · {devices} · {cache} --moe-cache-mib · {plugins}"
+    text += f" · expert store {'loads' if store.works else 'does not load'}"
+    if info.cpu:
+        text += f" · {_instruction_sets(info.cpu)}"
+    facts = asdict(info) | {"store_loads": store.works, "store_reason": store.reason}
+    if not store.works:
+        return _Finding(_Level.WARNING, subject, text, store.reason, facts)
+    return _Finding(_Level.OK, subject, text, facts=facts)
 
 
 _REINSTALL = "install it again, or another build of it"

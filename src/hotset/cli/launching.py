@@ -49,9 +49,9 @@ def resolve_model(text: str) -> Path:
     if not text:
         raise ConfigProblem("MODEL is empty; give a file, a folder, or 'smollm2'")
     path = expanded(text)
-    if text == DEMO_NAME and not path.exists():
+    if text == DEMO_NAME and not os.path.exists(path):
         return demo_model()
-    if not path.is_dir():
+    if not os.path.isdir(path):  # unlike Path.is_dir it never raises; opening says what is wrong
         return path
     from hotset.gguf.kinds import Kind
     from hotset.gguf.library import list_models

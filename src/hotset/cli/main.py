@@ -27,23 +27,21 @@ from hotset.core.errors import ConfigProblem, HotsetError, MachineProblem
 __all__ = ["app", "main"]
 
 _INTERRUPTED = 128 + signal.SIGINT
-_OUTPUT_FAILURES = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class _OutputFailed(Exception):  # never leaves this module
-    """Our output cannot be written: its reader has left, or its disk is full."""
+class _ReaderLeft(Exception):  # never leaves this module
+    """Whoever read our output has left, as `head` does after its lines."""
 
 
 class _Commands(TyperGroup):
-    """Takes failures of our own output to `main`; typer would end on them by itself."""
+    """Takes a broken pipe to `main`; typer would end on it by itself, as a failure."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except OSError as error:
-            if error.errno in _OUTPUT_FAILURES:
-                raise _OutputFailed from error
-            raise
+        except BrokenPipeError as error:
+            raise _ReaderLeft from error
 
 
 app = typer.Typer(
@@ -91,10 +89,13 @@ def main() -> NoReturn:
             signal.signal(number, _end)
     settle_streams()
     code = _run()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done; nothing is left to interrupt
     try:
         sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up_output()
     except OSError as error:
-        code = _output_failed(error) or code
+        code = _cannot_write(error)
     sys.exit(code)
 
 
@@ -110,9 +111,12 @@ def _run() -> int:
         return ConfigProblem.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
-    except _OutputFailed as failed:
-        return _output_failed(failed.__cause__)
+    except _ReaderLeft:
+        _give_up_output()
+        return 0
     except Exception as bug:
+        if isinstance(bug, OSError) and bug.errno in _DISK_FULL:
+            return _cannot_write(bug)
         if os.environ.get("HOTSET_DEBUG"):
             raise
         _complain(
@@ -122,12 +126,13 @@ def _run() -> int:
         return HotsetError.exit_code
 
 
-def _output_failed(error: BaseException | None) -> int:
-    """The exit code for output that cannot be written; 0 if its reader has left, as `head` does."""
-    # Keep Python from writing the rest again when it ends.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    if not isinstance(error, OSError) or error.errno == errno.EPIPE:
-        return 0
+def _give_up_output() -> None:
+    """Keep Python from writing what is left again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _cannot_write(error: OSError) -> int:
+    _give_up_output()
     _complain(f"the output cannot be written: {error.strerror}")
     return MachineProblem.exit_code
 

@@ -98,6 +98,6 @@ def _serve_until_told(running: Running) -> None:
             running.stop(drain_s=math.inf)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            running.stop()
+            running.stop(grace_s=0)
         return
     raise running.died()
