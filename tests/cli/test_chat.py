@@ -128,7 +128,7 @@ def test_the_loss_of_the_engine_ends_the_conversation_as_an_engine_problem(
         (engine,) = guard.children()
         engine.kill()
         assert screen.await_end() == 5
-        assert "hotset: synthetic qwen3moe: the engine was killed by signal 9" in screen.text
+        assert "hotset: tiny: the engine was killed by signal 9" in screen.text
 
 
 def test_answers_alone_go_to_a_file_behind_stdout(tmp_path: Path, tiny: Path) -> None:

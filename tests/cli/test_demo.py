@@ -17,7 +17,7 @@ def test_the_demo_plans_starts_answers_and_leaves_nothing(tmp_path: Path) -> Non
     assert question == "> Say hello."
     assert answer.strip()
     notes = ended.err_lines
-    assert notes[0].startswith("Smollm2 135M")
+    assert notes[0].startswith("SmolLM2-135M-Instruct")
     (ready,) = (line for line in notes if line.startswith("ready in "))
     assert "xllamacpp" in ready
     (figures,) = (line for line in notes if line.startswith("KV and state "))

@@ -45,7 +45,7 @@ def test_each_line_has_a_level_and_whatever_is_not_ok_a_remedy(tmp_path: Path) -
     assert lines[0][:2] == ("ok", "hotset")
     assert lines[0][2].startswith(__version__)
     subjects = [subject for _, subject, _ in lines]
-    assert {"native part", "engine embedded", "processor", "memory"} < set(subjects)
+    assert {"expert store", "engine embedded", "processor", "memory"} < set(subjects)
     assert f"disk of {tmp_path}" in subjects
     texts = {subject: text for _, subject, text in lines}
     build = EmbeddedEngine().build

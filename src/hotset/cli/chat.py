@@ -48,7 +48,8 @@ def _ctrl_c_stops_the_answer() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         raise _Stopped
 
-    before = signal.signal(signal.SIGINT, stop)
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, stop)
     try:
         yield
     finally:
@@ -103,8 +104,10 @@ class Conversation:
                     reason, timings = stream.finish_reason, stream.timings
             except _Stopped:
                 pass
-        if self._is_shown:
-            print(flush=True)
+            finally:
+                # Whatever comes next, an error's line included, starts on a line of its own.
+                if self._is_shown and (said or thought):
+                    print(flush=True)
         answer = Answer("".join(said), "".join(thought), reason, timings)
         self.messages = [*messages, {"role": "assistant", "content": answer.text}]
         return answer

@@ -23,7 +23,14 @@ _RANGES_SHOWN = 4
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A GGUF file, any shard of a set, or a directory.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="A GGUF file, any shard of a set, or a directory.",
+            readable=False,  # what cannot be read is told as every other file problem
+        ),
+    ],
     as_json: Annotated[
         bool, typer.Option("--json", help="The same facts as JSON, units in the key names.")
     ] = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +150,15 @@ def _check_name(path: Path) -> None:
         ) from error
 
 
+def model_id(path: Path) -> str:
+    """How clients name a model: after its file, in small letters, without the shard number."""
+    return re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower()
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def describe_plan(ready: Launchable) -> list[str]:
     """The plan in a few lines: the answer first, then where things are, then what was given up."""
     spec, plan, footprint = ready.spec, ready.plan, ready.plan.footprint
@@ -157,12 +167,12 @@ def describe_plan(ready: Launchable) -> list[str]:
         experts = f" · {spec.experts.count} experts, {spec.experts.used} used"
     mix = max(spec.bytes_by_type, key=lambda name: spec.bytes_by_type[name])
     what = (
-        f"{spec.name} · {spec.architecture} · mostly {mix} · {format_bytes(spec.n_bytes)}"
+        f"{ready.path.stem} · {spec.architecture} · mostly {mix} · {format_bytes(spec.n_bytes)}"
         f" · {spec.n_layers} blocks{experts}"
     )
     how = (
         f"context {format_count(plan.context_tokens)} · KV {plan.kv_type}"
-        f" · {plan.slots} slot{'s' if plan.slots > 1 else ''} · {plan.threads} threads"
+        f" · {_counted(plan.slots, 'slot')} · {_counted(plan.threads, 'thread')}"
     )
     where = (
         f"RAM {format_bytes(footprint.total_bytes)}:"
@@ -187,7 +197,7 @@ def settings_of(ready: Launchable, *, chat_template: Path | None = None) -> Sett
     plan = ready.plan
     return Settings(
         model=ready.path,
-        alias=ready.spec.name,
+        alias=model_id(ready.path),
         context_tokens=plan.context_tokens,
         slots=plan.slots,
         kv_type_k=plan.kv_type,

@@ -192,7 +192,7 @@ _ENDINGS = {
 def _as_json(answer: Answer, ready: Launchable, running: Running) -> dict[str, Any]:
     timings = answer.timings
     return {
-        "model": ready.spec.name,
+        "model": running.settings.alias,
         "answer": answer.text,
         "reasoning": answer.reasoning,
         "finish_reason": answer.finish_reason,

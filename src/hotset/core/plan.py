@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hotset.core.errors import ConfigProblem, MachineProblem
 from hotset.core.machine import Machine
 from hotset.core.memory import (
+    CONTEXT_STEP_TOKENS,
     CacheSettings,
     cache_bytes,
     check_cache_types,
@@ -29,7 +30,7 @@ __all__ = ["Footprint", "Plan", "Wishes", "make_plan"]
 ENGINE_BYTES = 170 * MIB
 # The context where the file names none: what llama.cpp assumed for such files.
 _DEFAULT_CONTEXT_TOKENS = 4096
-_LEAST_CONTEXT_TOKENS = 256
+_LEAST_CONTEXT_TOKENS = CONTEXT_STEP_TOKENS
 # f16 is exact for practical purposes; q8_0 costs little; anything lower is only used when asked.
 _KV_LADDER = ("f16", "q8_0")
 _PROMPT_CACHE_SHARE = 4
@@ -120,7 +121,7 @@ def make_plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
     room = _room_bytes(spec, machine, wishes, ladder[-1])
     reasons: list[str] = []
 
-    context = wishes.context_tokens or trained
+    context = _whole_steps(wishes.context_tokens or trained)
     kv_type = _first_fitting(spec, wishes, ladder, context, room)
     if kv_type is None and wishes.context_tokens:
         # The user's word is law as far as the machine can follow; the weights give way.
@@ -144,6 +145,11 @@ def make_plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
             " was trained for; answers may degrade"
         )
     return _finish(spec, machine, wishes, kv_type, context, reasons)
+
+
+def _whole_steps(context: int) -> int:
+    """The context that the engine makes of it."""
+    return -(-context // CONTEXT_STEP_TOKENS) * CONTEXT_STEP_TOKENS
 
 
 def _room_bytes(spec: ModelSpec, machine: Machine, wishes: Wishes, kv_type: str) -> int:

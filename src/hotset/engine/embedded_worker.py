@@ -79,6 +79,8 @@ def serve(order: dict[str, Any]) -> NoReturn:
         os._exit(1)
     # From here on a polite end is possible: destroy the server, flush, leave.
     signal.sigwait({signal.SIGTERM})
+    # The server waits for running answers. Whoever wanted them has waited before the signal.
+    signal.alarm(1)
     del server
     sys.stdout.flush()
     os._exit(0)

@@ -41,7 +41,7 @@ class LlamaServerEngine(Engine):
     name = "llama-server"
 
     def __init__(self, program: Path) -> None:
-        self.program = program.expanduser().absolute()
+        self.program = program.absolute()
 
     @cached_property
     def _help(self) -> str:
@@ -50,7 +50,12 @@ class LlamaServerEngine(Engine):
     @property
     def build(self) -> str:
         match = _VERSION.search(self._ask("--version", {}))
-        return f"llama-server {match['version'] if match else 'of unknown version'}"
+        if match is None:
+            raise EngineProblem(
+                f"engine {self.program}: it states no version, so it is no llama-server;"
+                " name another with --engine"
+            )
+        return f"llama-server {match['version']}"
 
     def describe(self, environ: Mapping[str, str]) -> EngineInfo:
         listed = self._ask("--list-devices", environ)

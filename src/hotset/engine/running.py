@@ -78,7 +78,9 @@ class Running:
         import httpx
 
         try:
-            answer = httpx.get(f"{self.url}/slots", headers=self.headers(), timeout=_ASK_TIMEOUT_S)
+            answer = httpx.get(
+                f"{self.url}/slots", headers=self.headers(), timeout=_ASK_TIMEOUT_S, trust_env=False
+            )
             return sum(bool(slot["is_processing"]) for slot in answer.json())
         except (httpx.HTTPError, ValueError, TypeError, KeyError):
             return 0

@@ -92,8 +92,8 @@ def _await_ready(
                     list(process.lines), model=model, engine=build, status=process.exit_status
                 )
             port = listening_port(process.pid, settings.port)
-            if port and _is_healthy(client, f"http://{settings.host}:{port}"):
-                return f"http://{settings.host}:{port}"
+            if port and _is_healthy(client, url := _url(settings.host, port)):
+                return url
             stalled = watch.look(process)
             if stalled:
                 raise EngineProblem(
@@ -102,6 +102,10 @@ def _await_ready(
                 )
             if on_progress:
                 on_progress(watch.progress())
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _is_healthy(client: httpx.Client, url: str) -> bool:
