@@ -90,8 +90,8 @@ def main() -> NoReturn:
     settle_streams()
     code = _run()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done; nothing is left to interrupt
-    # CPython notes a Ctrl-C that falls into an `exec` of a text (dataclasses do that, in an import)
-    # and at its end kills itself with SIGINT, whatever became of the exception. A new one clears it.
+    # CPython notes a Ctrl-C that falls into an `exec` of a text (dataclasses do that in an import),
+    # and ends by killing itself with SIGINT, whatever became of the exception. A new one clears it.
     exec("")  # noqa: S102
     try:
         sys.stdout.flush()
