@@ -175,3 +175,61 @@ def test_a_plan_keeps_its_promises(
     assert plan.kv_type == (kv_type or plan.kv_type)
     assert plan.kv_type in ("f16", "q8_0") or kv_type
     assert plan.is_larger_than_ram == (plan.footprint.total_bytes > ram_mib * MIB)
+
+
+# 4 blocks with 32 experts of 32 MiB each, 4 used: 4 GiB of experts, and little else.
+MOE = spec_of(
+    "qwen3moe",
+    small(
+        context_length=8192,
+        embedding_length=2048,
+        expert_count=32,
+        expert_used_count=4,
+        expert_feed_forward_length=4096,
+    ),
+    [
+        tensor(f"blk.{block}.ffn_{part}_exps.weight", 2048, 4096, 64)
+        for block in range(4)
+        for part in ("gate", "up")
+    ],
+)
+STORED = Wishes(can_store=True)
+
+
+def test_experts_that_do_not_fit_stay_on_the_disk_with_all_that_is_left_as_their_cache() -> None:
+    assert MOE.experts
+    plan = make_plan(MOE, machine(3 * GIB), STORED)
+    assert plan.footprint.weights_bytes == MOE.trunk_bytes - MOE.experts.n_bytes
+    assert 0 < plan.footprint.expert_cache_bytes < MOE.experts.n_bytes
+    assert plan.footprint.total_bytes <= 3 * GIB
+    assert plan.footprint.total_bytes > 2.9 * GIB
+    assert any("experts stay on the disk" in reason for reason in plan.reasons)
+    assert not any("which is slow" in reason for reason in plan.reasons)
+
+
+def test_the_store_is_left_out_where_everything_fits_or_there_are_no_experts() -> None:
+    for spec, ram_bytes in ((MOE, 16 * GIB), (MODEL, GIB)):
+        assert make_plan(spec, machine(ram_bytes), STORED).footprint.expert_cache_bytes == 0
+
+
+def test_without_the_store_the_page_cache_has_to_do_and_the_plan_says_so() -> None:
+    plan = make_plan(MOE, machine(3 * GIB), Wishes())
+    assert plan.footprint.expert_cache_bytes == 0
+    assert any("which is slow" in reason for reason in plan.reasons)
+
+
+def test_a_ram_limit_is_kept_however_much_there_is() -> None:
+    plan = make_plan(MOE, machine(32 * GIB), replace(STORED, ram_bytes=2 * GIB))
+    assert plan == make_plan(MOE, machine(2 * GIB), STORED)
+    more_than_there_is = replace(STORED, ram_bytes=64 * GIB)
+    assert make_plan(MOE, machine(2 * GIB), more_than_there_is) == plan
+
+
+def test_a_budget_below_one_layers_working_set_is_refused_with_the_least_that_works() -> None:
+    tight = replace(STORED, context_tokens=512)
+    with pytest.raises(MachineProblem, match=r"the least is ([\d.]+) MiB") as caught:
+        make_plan(MOE, machine(350 * MIB), tight)
+    least_mib = float(caught.value.message.split("the least is ")[1].split()[0])
+    assert make_plan(MOE, machine(round((least_mib + 0.1) * MIB)), tight).footprint.total_bytes
+    with pytest.raises(MachineProblem):
+        make_plan(MOE, machine(round((least_mib - 1) * MIB)), tight)

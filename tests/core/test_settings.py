@@ -8,8 +8,16 @@ from pathlib import PurePath
 import pytest
 
 from hotset.core.errors import ConfigProblem
-from hotset.core.settings import KV_TYPES, Secret, Settings, validate_settings
+from hotset.core.settings import KV_TYPES, ExpertStore, Secret, Settings, validate_settings
 
+STORE = ExpertStore(
+    plugin=PurePath("plugin.so"),
+    ram_bytes=1,
+    counters=PurePath("counters"),
+    environment={},
+    server_environment={},
+    server_arguments=(),
+)
 VALID = Settings(model=PurePath("model.gguf"), alias="model", context_tokens=4096)
 
 
@@ -38,6 +46,7 @@ def test_the_plain_start_is_valid_with_every_kv_type() -> None:
         ({"ubatch_tokens": 4096}, "ubatch_tokens is 4096, more than batch_tokens 2048"),
         ({"flash_attention": "off", "kv_type_v": "q8_0"}, "needs flash attention"),
         ({"cpu_moe_layers": 3}, "cpu_moe_layers is 3 without gpu_layers"),
+        ({"load_mode": "none", "expert_store": STORE}, "load_mode is 'none' with the expert store"),
         ({"host": "0.0.0.0"}, "which other machines can reach; give an API key"),
         ({"host": "127.0.0.1.example.com"}, "which other machines can reach"),
         ({"host": "localhost.example.com"}, "which other machines can reach"),
@@ -56,6 +65,7 @@ def test_what_is_out_of_range_is_named_with_its_value_and_the_remedy(
     [
         {"host": "0.0.0.0", "api_key": Secret("k")},
         {"host": "127.0.0.7"},
+        {"expert_store": STORE},
         {"host": "::1"},
         {"host": "localhost"},
         {"flash_attention": "off", "kv_type_v": "bf16", "kv_type_k": "q8_0"},

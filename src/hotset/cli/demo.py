@@ -19,6 +19,7 @@ def demo(
 ) -> None:
     """Plan, start, ask and stop, with the small model that comes along (SmolLM2-135M)."""
     from hotset.cli.chat import Conversation
+    from hotset.cli.experts import ExpertWatch
     from hotset.cli.launching import DEMO_NAME, describe_plan, launch, prepare, settings_of
     from hotset.cli.run import answer_once
     from hotset.cli.screen import LoadingLine, note
@@ -42,5 +43,5 @@ def demo(
         )
         print(f"> {prompt}")
         talk = Conversation(running, "", {"max_tokens": 160, "seed": 1}, is_shown=True)
-        answer_once(talk, prompt, ready, running, as_json=False)
+        answer_once(talk, prompt, ready, running, ExpertWatch(None), as_json=False)
     note(f"stopped · next: hotset run {DEMO_NAME}, or hotset run YOUR-MODEL.gguf")

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotset.core.errors import ConfigProblem, FileProblem
-from hotset.core.units import format_bytes, format_count
+from hotset.core.units import format_bytes, format_count, parse_bytes
 
 if TYPE_CHECKING:
+    from hotset.core.machine import Machine
     from hotset.core.modelspec import ModelSpec
     from hotset.core.plan import Plan, Wishes
-    from hotset.core.settings import Secret, Settings
+    from hotset.core.settings import ExpertStore, Secret, Settings
     from hotset.engine.base import Engine
     from hotset.engine.running import Running
     from hotset.engine.watch import Progress
@@ -31,13 +32,24 @@ _MAX_THREADS = 512  # GGML_MAX_N_THREADS in llama.cpp's ggml/include/ggml.h
 
 @dataclass(frozen=True, slots=True)
 class Launchable:
-    """A model with its plan, ready to be started."""
+    """A model with its plan, ready to be started.
 
-    path: Path
+    Attributes:
+        files: the model's file, or its shards in order.
+        plugin: of the expert store, if the plan uses it.
+    """
+
+    files: tuple[Path, ...]
     spec: ModelSpec
     plan: Plan
     engine: Engine
     is_embedding: bool
+    plugin: Path | None = None
+
+    @property
+    def path(self) -> Path:
+        """What an engine is given."""
+        return self.files[0]
 
 
 def resolve_model(text: str) -> Path:
@@ -133,11 +145,33 @@ def prepare(model: str, wishes: Wishes, engine: str, *, may_embed: bool = False)
         num_cores=processor.num_cores,
         num_threads=processor.num_threads,
     )
-    plan = make_plan(spec, machine, wishes)
     if engine not in ENGINE_NAMES:
         engine = str(expanded(engine))
     chosen = engine_named(engine, os.environ.get("PATH", os.defpath))
-    return Launchable(file.paths[0], spec, plan, chosen, is_embedding=kind is Kind.EMBEDDING)
+    ready = Launchable(
+        file.paths,
+        spec,
+        make_plan(spec, machine, wishes),
+        chosen,
+        is_embedding=kind is Kind.EMBEDDING,
+    )
+    if not (ready.plan.is_larger_than_ram and spec.experts):
+        return ready
+    return _with_store(ready, machine, wishes)
+
+
+def _with_store(ready: Launchable, machine: Machine, wishes: Wishes) -> Launchable:
+    """The same model with its experts in the store, if the engine takes it; else a plan that says
+    why not."""
+    from hotset.cli.experts import check_store
+    from hotset.core.plan import make_plan
+
+    store = check_store(ready.engine)
+    if store.plugin:
+        plan = make_plan(ready.spec, machine, replace(wishes, can_store=True))
+        return replace(ready, plan=plan, plugin=store.plugin)
+    reason = f"without the expert store, which would help here: {store.reason}"
+    return replace(ready, plan=replace(ready.plan, reasons=(*ready.plan.reasons, reason)))
 
 
 def _check_name(path: Path) -> None:
@@ -181,12 +215,16 @@ def describe_plan(ready: Launchable) -> list[str]:
         f" │ compute {format_bytes(footprint.compute_bytes)} (estimate)"
         f" │ engine {format_bytes(footprint.engine_bytes)}"
     )
+    if footprint.expert_cache_bytes:
+        where += f" │ experts {format_bytes(footprint.expert_cache_bytes)}"
     if footprint.prompt_cache_bytes:
         where += f" │ prompt cache up to {format_bytes(footprint.prompt_cache_bytes)}"
     return [what, how, where, *(f"note: {reason}" for reason in (*plan.reasons, *spec.notes))]
 
 
-def settings_of(ready: Launchable, *, chat_template: Path | None = None) -> Settings:
+def settings_of(
+    ready: Launchable, *, chat_template: Path | None = None, store: ExpertStore | None = None
+) -> Settings:
     """The plan as an engine's settings, on a free port of the loopback address.
 
     Raises:
@@ -209,6 +247,7 @@ def settings_of(ready: Launchable, *, chat_template: Path | None = None) -> Sett
         prompt_cache_mib=plan.prompt_cache_mib,
         checkpoints=plan.checkpoints,
         is_embedding=ready.is_embedding,
+        expert_store=store,
         chat_template=_read_text(chat_template) if chat_template else None,
     )
 
@@ -243,7 +282,13 @@ def launch(
 
 
 def wishes_from(  # the options that run and serve share
-    ctx: int | None, kv: str | None, slots: int, threads: int | None, *, is_serving: bool
+    ctx: int | None,
+    kv: str | None,
+    slots: int,
+    threads: int | None,
+    ram: str | None,
+    *,
+    is_serving: bool,
 ) -> Wishes:
     """Options as wishes.
 
@@ -265,7 +310,12 @@ def wishes_from(  # the options that run and serve share
     if kv is not None and kv not in KV_TYPES:
         raise ConfigProblem(f"--kv is '{kv}'; choose one of {', '.join(KV_TYPES)}")
     return Wishes(
-        context_tokens=ctx, kv_type=kv, slots=slots, threads=threads, is_serving=is_serving
+        context_tokens=ctx,
+        kv_type=kv,
+        slots=slots,
+        threads=threads,
+        ram_bytes=parse_bytes(ram, what="--ram") if ram is not None else None,
+        is_serving=is_serving,
     )
 
 

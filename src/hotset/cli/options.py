@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Ctx", "EngineName", "Json", "Kv", "ModelName", "Template", "Threads"]
+__all__ = ["Ctx", "EngineName", "Json", "Kv", "ModelName", "Ram", "Template", "Threads"]
 
 ModelName = Annotated[
     str,
@@ -28,6 +28,12 @@ Kv = Annotated[
 Threads = Annotated[
     int | None,
     typer.Option("--threads", help="Compute threads. [default: the physical cores]"),
+]
+Ram = Annotated[
+    str | None,
+    typer.Option(
+        "--ram", metavar="SIZE", help="RAM to use, such as 8GiB. [default: what is available]"
+    ),
 ]
 EngineName = Annotated[
     str,

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hotset.cli.options import Ctx, EngineName, Json, Kv, ModelName, Template, Threads
+from hotset.cli.options import Ctx, EngineName, Json, Kv, ModelName, Ram, Template, Threads
 from hotset.core.errors import ClientProblem, ConfigProblem
 
 if TYPE_CHECKING:
     from hotset.cli.chat import Answer, Conversation
+    from hotset.cli.experts import ExpertWatch
     from hotset.cli.launching import Launchable
     from hotset.engine.running import Running
 
@@ -44,6 +45,7 @@ def run(
         int | None, typer.Option("--max-tokens", help="Longest answer, in tokens.")
     ] = None,
     threads: Threads = None,
+    ram: Ram = None,
     engine: EngineName = "embedded",
     chat_template: Template = None,
     as_json: Json = False,
@@ -54,6 +56,7 @@ def run(
     /bye (or Ctrl-D) leaves.
     """
     from hotset.cli.chat import Conversation
+    from hotset.cli.experts import watched_store
     from hotset.cli.launching import describe_plan, launch, prepare, settings_of, wishes_from
     from hotset.cli.screen import LoadingLine, note
 
@@ -63,19 +66,21 @@ def run(
     question = _question(prompt)
     if question is None and as_json:
         raise ConfigProblem("--json needs a PROMPT or piped input; a conversation is for people")
-    ready = prepare(model, wishes_from(ctx, kv, 1, threads, is_serving=False), engine)
+    ready = prepare(model, wishes_from(ctx, kv, 1, threads, ram, is_serving=False), engine)
     for line in describe_plan(ready):
         note(line)
-    settings = settings_of(ready, chat_template=chat_template)
-    with LoadingLine() as loading:
-        running = launch(ready, settings, loading.show)
-    with running:
-        note(f"ready in {running.loaded.start_s:.1f} s")
-        talk = Conversation(running, system, options, is_shown=not as_json)
-        if question is not None:
-            answer_once(talk, question, ready, running, as_json=as_json)
-        else:
-            _converse(talk, running)
+    with watched_store(ready) as (store, experts):
+        settings = settings_of(ready, chat_template=chat_template, store=store)
+        with LoadingLine() as loading:
+            running = launch(ready, settings, loading.show)
+        with running:
+            experts.adopt()
+            note(f"ready in {running.loaded.start_s:.1f} s")
+            talk = Conversation(running, system, options, is_shown=not as_json)
+            if question is not None:
+                answer_once(talk, question, ready, running, experts, as_json=as_json)
+            else:
+                _converse(talk, running, experts)
 
 
 def _request_options(
@@ -123,7 +128,13 @@ def _check_text(text: str, what: str) -> None:
 
 
 def answer_once(
-    talk: Conversation, question: str, ready: Launchable, running: Running, *, as_json: bool
+    talk: Conversation,
+    question: str,
+    ready: Launchable,
+    running: Running,
+    experts: ExpertWatch,
+    *,
+    as_json: bool,
 ) -> None:
     """One question, one answer. Raises typer.Exit with 130 if it was interrupted."""
     from hotset.cli.screen import note
@@ -132,12 +143,12 @@ def answer_once(
     if as_json:
         print(json.dumps(_as_json(answer, ready, running), ensure_ascii=False))
     else:
-        note(summary(answer, running))
+        note(summary(answer, running, experts))
     if answer.finish_reason == "interrupted":
         raise typer.Exit(_INTERRUPTED)
 
 
-def _converse(talk: Conversation, running: Running) -> None:
+def _converse(talk: Conversation, running: Running, experts: ExpertWatch) -> None:
     """The conversation of a person at a terminal, until /bye, Ctrl-D or Ctrl-C at the prompt."""
     import readline  # noqa: F401 - gives `input` its line editing and history
 
@@ -162,12 +173,12 @@ def _converse(talk: Conversation, running: Running) -> None:
         elif text:
             try:
                 _check_text(text, "this line")
-                note(summary(talk.ask(text), running))
+                note(summary(talk.ask(text), running, experts))
             except (ClientProblem, ConfigProblem) as problem:
                 note(problem.message)
 
 
-def summary(answer: Answer, running: Running) -> str:
+def summary(answer: Answer, running: Running, experts: ExpertWatch) -> str:
     """`[142 tokens · 9.8 tok/s · ...]`"""
     from hotset.core.units import format_bytes
 
@@ -179,6 +190,7 @@ def summary(answer: Answer, running: Running) -> str:
             f"{timings.answer_per_s:.1f} tok/s",
             f"prompt {timings.prompt_tokens} tokens at {timings.prompt_per_s:.0f} tok/s",
         ]
+    parts.append(experts.line())
     parts.append(f"{format_bytes(running.resident_bytes())} in use")
     return f"[{' · '.join(part for part in parts if part)}]"
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hotset.cli.options import Ctx, EngineName, Kv, ModelName, Template, Threads
+from hotset.cli.options import Ctx, EngineName, Kv, ModelName, Ram, Template, Threads
 
 if TYPE_CHECKING:
+    from hotset.cli.experts import ExpertWatch
     from hotset.engine.running import Running
 
 __all__ = ["serve"]
 
 _DEFAULT_PORT = 9292
 _LOOK_S = 0.5
+_EXPERTS_EVERY_S = 10.0
 
 
 def serve(
@@ -41,6 +44,7 @@ def serve(
     ctx: Ctx = None,
     kv: Kv = None,
     threads: Threads = None,
+    ram: Ram = None,
     engine: EngineName = "embedded",
     chat_template: Template = None,
 ) -> None:
@@ -48,6 +52,7 @@ def serve(
 
     The first Ctrl-C lets running answers finish, the second ends them.
     """
+    from hotset.cli.experts import watched_store
     from hotset.cli.launching import (
         describe_plan,
         key_from,
@@ -61,23 +66,28 @@ def serve(
     from hotset.engine.ports import check_port
 
     key = key_from(api_key_file)
-    wishes = wishes_from(ctx, kv, slots, threads, is_serving=True)
+    wishes = wishes_from(ctx, kv, slots, threads, ram, is_serving=True)
     ready = prepare(model, wishes, engine, may_embed=True)
-    settings = replace(
-        settings_of(ready, chat_template=chat_template), host=host, port=port, api_key=key
-    )
-    validate_settings(settings)
-    check_port(host, port)
-    for line in describe_plan(ready):
-        note(line)
-    with LoadingLine() as loading:
-        running = launch(ready, settings, loading.show, is_open=True)
-    with running:
-        note(f"ready in {running.loaded.start_s:.1f} s · model id '{settings.alias}'")
-        _serve_until_told(running)
+    with watched_store(ready) as (store, experts):
+        settings = replace(
+            settings_of(ready, chat_template=chat_template, store=store),
+            host=host,
+            port=port,
+            api_key=key,
+        )
+        validate_settings(settings)
+        check_port(host, port)
+        for line in describe_plan(ready):
+            note(line)
+        with LoadingLine() as loading:
+            running = launch(ready, settings, loading.show, is_open=True)
+        with running:
+            experts.adopt()
+            note(f"ready in {running.loaded.start_s:.1f} s · model id '{settings.alias}'")
+            _serve_until_told(running, experts)
 
 
-def _serve_until_told(running: Running) -> None:
+def _serve_until_told(running: Running, experts: ExpertWatch) -> None:
     """Say where, then wait for Ctrl-C, or for the engine's end.
 
     Raises:
@@ -88,8 +98,12 @@ def _serve_until_told(running: Running) -> None:
     url = running.url
     try:
         note(f"{url}/v1 (OpenAI) · {url}/v1/messages (Anthropic) · Ctrl-C ends it")
+        told_at = time.monotonic()
         while not running.wait(_LOOK_S):
-            pass
+            if time.monotonic() - told_at > _EXPERTS_EVERY_S:
+                told_at = time.monotonic()
+                if line := experts.line():
+                    note(line)
     except KeyboardInterrupt:
         try:
             busy = running.num_busy_slots()

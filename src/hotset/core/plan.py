@@ -1,13 +1,14 @@
 """From a model and a machine to the settings of one start, with reasons.
 
-Placement here is the simple one: everything on the CPU, weights mapped from the file. What must
-fit in RAM is what cannot be read again: caches and compute buffers. Weights should fit too; where
-they do not, the plan says so.
+Everything is computed on the CPU, weights are mapped from the file. What must fit in RAM is what
+cannot be read again: caches and compute buffers. Weights should fit, too. Where they do not, the
+routed experts stay on the disk and the expert store keeps the hot ones in what RAM is left; without
+the store the page cache has to do, and the plan says so.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hotset.core.errors import ConfigProblem, MachineProblem
 from hotset.core.machine import Machine
@@ -19,7 +20,7 @@ from hotset.core.memory import (
     compute_bytes_estimate,
     largest_context,
 )
-from hotset.core.modelspec import CacheKind, ModelSpec
+from hotset.core.modelspec import CacheKind, Experts, ModelSpec
 from hotset.core.tensortypes import tensor_type_named
 from hotset.core.units import MIB, format_bytes, format_count
 
@@ -36,6 +37,10 @@ _KV_LADDER = ("f16", "q8_0")
 _PROMPT_CACHE_SHARE = 4
 _MAX_PROMPT_CACHE_MIB = 8192
 _CHECKPOINTS = 8
+# Without room for the weights, caches may take this part of the RAM; the rest is for weights.
+_CACHE_SHARE = 3
+# What the expert store takes beside its budget: buffers of the readers, tables.
+_STORE_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,8 @@ class Wishes:
         ubatch_tokens: physical prefill batch.
         threads: compute threads.
         is_serving: prompts of several conversations come and go, so that a prompt cache pays.
+        ram_bytes: RAM for everything together.
+        can_store: the engine takes the expert store.
     """
 
     context_tokens: int | None = None
@@ -57,6 +64,8 @@ class Wishes:
     ubatch_tokens: int = 512
     threads: int | None = None
     is_serving: bool = False
+    ram_bytes: int | None = None
+    can_store: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +73,12 @@ class Footprint:
     """Bytes of one start, by class.
 
     `weights_bytes` are mapped: they can be dropped and read again. MTP blocks are not counted, the
-    engine skips them.
+    engine skips them. With the expert store they are only what is no expert, and
+    `expert_cache_bytes` is the store's.
     """
 
     weights_bytes: int
+    expert_cache_bytes: int = 0
     cache_bytes: int
     compute_bytes: int
     prompt_cache_bytes: int
@@ -76,7 +87,8 @@ class Footprint:
     @property
     def fixed_bytes(self) -> int:
         """What must be in RAM all the time."""
-        return self.cache_bytes + self.compute_bytes + self.prompt_cache_bytes + self.engine_bytes
+        fixed = self.cache_bytes + self.compute_bytes + self.prompt_cache_bytes
+        return fixed + self.expert_cache_bytes + self.engine_bytes
 
     @property
     def total_bytes(self) -> int:
@@ -116,6 +128,9 @@ def make_plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
         MachineProblem: the wishes, or the smallest context, do not fit; names ways out.
         ConfigProblem: the KV type asked for does not suit the model.
     """
+    if wishes.ram_bytes is not None:
+        available = min(wishes.ram_bytes, machine.ram_available_bytes)
+        machine = replace(machine, ram_available_bytes=available)
     trained = spec.context_tokens or _DEFAULT_CONTEXT_TOKENS
     ladder = (wishes.kv_type,) if wishes.kv_type else _ladder(spec, wishes)
     room = _room_bytes(spec, machine, wishes, ladder[-1])
@@ -153,11 +168,11 @@ def _whole_steps(context: int) -> int:
 
 
 def _room_bytes(spec: ModelSpec, machine: Machine, wishes: Wishes, kv_type: str) -> int:
-    """RAM for what is not weights: what the weights leave, or half where they do not fit anyway."""
+    """RAM for what is not weights: what they leave, or a part where they do not fit anyway."""
     left = machine.ram_available_bytes - spec.trunk_bytes
     if left >= _fixed_bytes(spec, wishes, kv_type, _LEAST_CONTEXT_TOKENS):
         return left
-    return machine.ram_available_bytes // 2
+    return machine.ram_available_bytes // _CACHE_SHARE
 
 
 def _first_fitting(
@@ -195,7 +210,14 @@ def _finish(
     if wishes.is_serving and left > 0:
         prompt_cache_mib = min(left // _PROMPT_CACHE_SHARE // MIB, _MAX_PROMPT_CACHE_MIB)
     is_larger = left < 0
-    if is_larger:
+    expert_cache = 0
+    if is_larger and spec.experts and wishes.can_store:
+        expert_cache = _expert_cache_bytes(spec, spec.experts, machine, fixed)
+        reasons.append(
+            f"experts stay on the disk ({format_bytes(spec.experts.n_bytes)}),"
+            f" {format_bytes(expert_cache)} of them cached in RAM"
+        )
+    elif is_larger:
         reasons.append(
             f"the weights ({format_bytes(spec.trunk_bytes)}) do not fit beside the"
             f" {format_bytes(fixed)} of caches and buffers: parts of the file are read again and"
@@ -214,7 +236,8 @@ def _finish(
         prompt_cache_mib=prompt_cache_mib,
         checkpoints=_CHECKPOINTS if needs_checkpoints and prompt_cache_mib else 0,
         footprint=Footprint(
-            weights_bytes=spec.trunk_bytes,
+            weights_bytes=spec.trunk_bytes - (_expert_bytes(spec) if expert_cache else 0),
+            expert_cache_bytes=expert_cache,
             cache_bytes=cache_bytes(spec, settings).total,
             compute_bytes=compute_bytes_estimate(spec, settings),
             prompt_cache_bytes=prompt_cache_mib * MIB,
@@ -223,6 +246,28 @@ def _finish(
         is_repacked=not is_larger,
         reasons=tuple(reasons),
     )
+
+
+def _expert_bytes(spec: ModelSpec) -> int:
+    return spec.experts.n_bytes if spec.experts else 0
+
+
+def _expert_cache_bytes(spec: ModelSpec, experts: Experts, machine: Machine, fixed: int) -> int:
+    """RAM for experts: all that is left beside what every token needs.
+
+    Raises:
+        MachineProblem: it does not hold the experts that a token uses in one layer, twice.
+    """
+    others = fixed + spec.trunk_bytes - experts.n_bytes + _STORE_BYTES
+    cache = machine.ram_available_bytes - others
+    least = 2 * experts.bytes_per_token // len(experts.layers)
+    if cache < least:
+        raise MachineProblem(
+            f"{spec.name}: {format_bytes(machine.ram_available_bytes)} of RAM are too little even"
+            f" with the experts on the disk; the least is {format_bytes(others + least)},"
+            " or less with a shorter --ctx"
+        )
+    return cache
 
 
 def _cache_settings(wishes: Wishes, kv_type: str, context: int) -> CacheSettings:
@@ -246,7 +291,7 @@ def _largest(spec: ModelSpec, wishes: Wishes, kv_type: str, budget_bytes: int) -
     settings = _cache_settings(wishes, kv_type, _LEAST_CONTEXT_TOKENS)
     budget_bytes -= ENGINE_BYTES
     total = largest_context(spec, settings, budget_bytes)
-    return total // wishes.slots
+    return total // wishes.slots // CONTEXT_STEP_TOKENS * CONTEXT_STEP_TOKENS
 
 
 def _does_not_fit(

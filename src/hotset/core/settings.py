@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import PurePath
 
 from hotset.core.errors import ConfigProblem
 
-__all__ = ["KV_TYPES", "LOOPBACK", "Secret", "Settings", "validate_settings"]
+__all__ = ["KV_TYPES", "LOOPBACK", "ExpertStore", "Secret", "Settings", "validate_settings"]
 
 LOOPBACK = "127.0.0.1"
 
@@ -41,6 +42,26 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertStore:
+    """How an engine's process is started with the expert store.
+
+    Attributes:
+        plugin: the library that the engine loads.
+        ram_bytes: memory for experts.
+        counters: the page that the store shares its counters in.
+        environment: for every engine's process.
+        server_environment, server_arguments: for a llama-server besides.
+    """
+
+    plugin: PurePath
+    ram_bytes: int
+    counters: PurePath
+    environment: Mapping[str, str]
+    server_environment: Mapping[str, str]
+    server_arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that decides how one model is served. No field is left to the engine's taste.
 
@@ -65,6 +86,7 @@ class Settings:
         api_key: what clients must send; None leaves the endpoints open (loopback only).
         is_embedding: serve embeddings instead of text.
         is_warmed_up: compute one empty token before reporting readiness.
+        expert_store: keep experts in hotset's store instead of the mapping; None leaves it out.
     """
 
     model: PurePath
@@ -90,6 +112,7 @@ class Settings:
     api_key: Secret | None = field(default=None)
     is_embedding: bool = False
     is_warmed_up: bool = True
+    expert_store: ExpertStore | None = None
 
 
 def _is_loopback(host: str) -> bool:
@@ -147,6 +170,10 @@ def validate_settings(settings: Settings) -> None:
         raise ConfigProblem(
             f"cpu_moe_layers is {settings.cpu_moe_layers} without gpu_layers;"
             " on a CPU all experts are in RAM already"
+        )
+    if settings.expert_store and settings.load_mode != "mmap":
+        raise ConfigProblem(
+            f"load_mode is '{settings.load_mode}' with the expert store; it needs the model mapped"
         )
     if not _is_loopback(settings.host) and settings.api_key is None:
         raise ConfigProblem(

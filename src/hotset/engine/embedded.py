@@ -72,13 +72,16 @@ class EmbeddedEngine(Engine):
                 f"gpu_layers is {settings.gpu_layers}, but the embedded engine computes on the CPU"
                 " only; name a llama-server for your graphics card with --engine"
             )
+        store = settings.expert_store
+        env = scrubbed(environ) | (dict(store.environment) if store else {})
         order = {
             "model": str(settings.model),
             "projector": str(settings.projector) if settings.projector else "",
             "threads": settings.threads,
+            "plugin": str(store.plugin) if store else "",
             "params": _params(settings),
         }
-        return Launch(self._argv(), scrubbed(environ), json.dumps(order) + "\n")
+        return Launch(self._argv(), env, json.dumps(order) + "\n")
 
     @staticmethod
     def _argv() -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """The child process of the embedded engine: llama.cpp's server inside `xllamacpp`.
 
-Run as a script of its own; imports nothing of hotset. It reads one JSON line from stdin:
-`{"probe": true}` prints what the engine is and can do as one JSON line on stdout and ends; anything
-else is a start: `{"params": {...}, "model": ..., "projector": ..., "threads": ...}`.
+Run as a script of its own; imports nothing of hotset but the loader of the expert store. It reads
+one JSON line from stdin: `{"probe": true}` prints what the engine is and can do as one JSON line on
+stdout and ends; anything else is a start: `{"params": {...}, "model": ..., "plugin": ..., ...}`.
 
 The constructor of the server holds the interpreter until the model is loaded, so nothing here can
 react to anything in that time: the guard around this process does.
@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 
@@ -70,6 +71,11 @@ def serve(order: dict[str, Any]) -> NoReturn:
 
     # Blocked before the server makes its threads, so that none of them takes the signal's default.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    if order["plugin"]:
+        # The store's device must be there before any parameters are.
+        from hotset.store.embedded import load_into_embedded
+
+        load_into_embedded(Path(order["plugin"]))
     params = xllamacpp.CommonParams()
     fill(params, order)
     try:

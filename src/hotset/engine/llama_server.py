@@ -77,7 +77,12 @@ class LlamaServerEngine(Engine):
         env = scrubbed(environ)
         if settings.api_key:
             env["LLAMA_API_KEY"] = settings.api_key.reveal()
-        return Launch((str(self.program), *self._arguments(settings)), env, "")
+        arguments = self._arguments(settings)
+        if settings.expert_store:
+            env |= settings.expert_store.environment
+            env |= settings.expert_store.server_environment
+            arguments += settings.expert_store.server_arguments
+        return Launch((str(self.program), *arguments), env, "")
 
     def _arguments(self, settings: Settings) -> list[str]:
         arguments = {
