@@ -284,8 +284,11 @@ void a_failed_read_is_an_error_and_the_next_request_tries_again() {
     trouble.error = EIO;
     const int32_t experts[] = {2, 9};
     hotset_lease* lease = hotset_store_acquire(store.store, 1, experts, 2, HOTSET_ALL_PARTS);
-    for (size_t i = 0; i < 2; ++i) {
-        EXPECT(hotset_store_wait(lease, i, 0) == nullptr);
+    // All of them: a later request that joins a read which then fails, fails with it.
+    for (uint32_t part = 0; part < 3; ++part) {
+        for (size_t i = 0; i < 2; ++i) {
+            EXPECT(hotset_store_wait(lease, i, part) == nullptr);
+        }
     }
     EXPECT(std::strstr(hotset_store_error(store.store), "Input/output error") != nullptr);
     hotset_store_release(lease);
