@@ -80,8 +80,10 @@ def test_a_start_reads_the_whole_file_unless_the_preload_library_forbids_it(
     with running(engine, tiny_moe, settings) as spared:
         # Not far less: the engine tries a token before it is ready, and one fault maps many pages.
         assert spared.mapped_share() < 0.9
+        ask(spared.address, PROMPT, 1)
     with running(engine, tiny_moe, settings, {"HOTSET_NO_PREFETCH": ""}) as whole:
         assert whole.mapped_share() == 1.0
+        ask(whole.address, PROMPT, 1)
 
 
 # The least budget holds one expert of one layer; a prompt then goes through it expert by expert.
