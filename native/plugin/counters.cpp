@@ -1,5 +1,7 @@
 #include "counters.h"
 
+#include <array>
+#include <bit>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -15,11 +17,13 @@ namespace hotset {
 
 namespace {
 
+constexpr uint64_t MAGIC =
+    std::bit_cast<uint64_t>(std::array<char, 8>{'H', 'O', 'T', 'S', 'E', 'T', 'C', 'T'});
 constexpr uint32_t NUM_COUNTERS =
     (sizeof(Counters) - offsetof(Counters, mapped_bytes)) / sizeof(uint64_t);
 
 // The only page without HOTSET_TELEMETRY, and the pattern for the shared one.
-constinit Counters in_process{{'H', 'O', 'T', 'S', 'E', 'T', 'C', 'T'}, 1, NUM_COUNTERS};
+constinit Counters in_process{MAGIC, 1, NUM_COUNTERS};
 
 } // namespace
 
@@ -44,13 +48,9 @@ bool counters_open() {
     if (page == MAP_FAILED) {
         return false;
     }
-    // The magic is written last: a reader that sees it sees a complete page.
-    std::memset(page, 0, sizeof(Counters));
-    auto* shared = static_cast<Counters*>(page);
-    shared->version = in_process.version;
-    shared->num_counters = in_process.num_counters;
-    std::atomic_thread_fence(std::memory_order_release);
-    std::memcpy(shared->magic, in_process.magic, sizeof shared->magic);
+    // The magic comes last: a reader that sees it sees a complete page.
+    auto* shared = new (page) Counters{0, in_process.version, in_process.num_counters};
+    shared->magic.store(MAGIC, std::memory_order_release);
     counters = shared;
     return true;
 }

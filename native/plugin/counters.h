@@ -8,7 +8,7 @@
 namespace hotset {
 
 struct Counters {
-    char magic[8];                         // "HOTSETCT"
+    std::atomic<uint64_t> magic;           // "HOTSETCT" in memory; 0 while the page is being made
     uint32_t version;                      // of this layout
     uint32_t num_counters;                 // that follow
     std::atomic<uint64_t> mapped_bytes{0}; // file ranges with expert weights that were handed over

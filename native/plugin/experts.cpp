@@ -138,7 +138,7 @@ bool add_layers(hotset_store* store, const std::vector<Matrix>& matrices,
             return false;
         }
         for (uint32_t part = 0; part < num_parts; ++part) {
-            places[members[part]->data] = {layer, part, num_parts, 0};
+            places[members[part]->data] = {layer, part, num_parts, 0, {}};
         }
     }
     return true;
@@ -198,6 +198,7 @@ bool experts_open() {
     }
     for (auto& [data, place] : places) {
         place.capacity = hotset_store_capacity(store, place.layer);
+        hotset_store_bank(store, place.layer, place.part, &place.bank);
     }
     experts->places = std::move(places);
     experts->store = store;

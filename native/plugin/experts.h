@@ -14,6 +14,7 @@ struct Place {
     uint32_t part;
     uint32_t num_parts; // of that layer
     uint32_t capacity;  // experts of that layer that fit into memory at once
+    hotset_bank bank;   // no places: the matrices do not lie evenly
 };
 
 // Reads HOTSET_RAM_BYTES (memory for experts; unset or 0: no store, experts are computed where

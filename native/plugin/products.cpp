@@ -12,7 +12,11 @@ using namespace ggml;
 
 namespace {
 
-constexpr size_t NODES_PER_EXPERT = 4; // weights, rows, ids, product
+constexpr size_t NODES_PER_PRODUCT = 4; // weights, rows, ids, product
+
+// The CPU backend keeps a table of 8 bytes per row and matrix of the operation, used or not; a big
+// batch over a big bank is done expert by expert rather than with more than 16 MiB of it.
+constexpr size_t MOST_TABLE_ENTRIES = 2 << 20;
 
 const char* row_of(const Tensor* rows, int64_t slot, int64_t token) {
     // One row per token serves all its slots (gate, up), or each slot has its own (down).
@@ -52,7 +56,6 @@ bool Products::compute(Tensor* product) {
     if (!group(product)) {
         return false;
     }
-    gather(product);
     const bool done = experts_find(product->src[0], place) ? compute_stored(product, place)
                                                            : compute_mapped(product);
     if (!done) {
@@ -92,29 +95,6 @@ bool Products::group(const Tensor* product) {
     return true;
 }
 
-// Copies each expert's rows side by side.
-void Products::gather(const Tensor* product) {
-    const Tensor* rows = product->src[1];
-    const int64_t num_slots = product->src[2]->ne[0];
-    const size_t num_rows = product->src[2]->ne[1] * num_slots;
-    const size_t row_bytes = rows->ne[0] * sizeof(float);
-    char* to = at_least(rows_in, num_rows * row_bytes);
-    size_t row = 0;
-    for (size_t i = 0; i < num_routed; ++i) {
-        routed[i].first_row = row;
-        for (const int32_t pair : routed[i].pairs) {
-            std::memcpy(to + row * row_bytes, row_of(rows, pair % num_slots, pair / num_slots),
-                        row_bytes);
-            ++row;
-        }
-    }
-    if (zeros.size() < num_rows) {
-        zeros.resize(num_rows, 0); // every row asks for the first and only expert of its view
-    }
-    at_least(rows_out, num_rows * product->ne[0] * sizeof(float));
-    count(counters->num_rows, num_rows);
-}
-
 // Without a store: the weights are used where the engine has mapped them.
 bool Products::compute_mapped(Tensor* product) {
     const Tensor* weights = product->src[0];
@@ -124,7 +104,8 @@ bool Products::compute_mapped(Tensor* product) {
             static_cast<const char*>(weights->data) + routed[i].expert * weights->nb[2];
         arrived.push_back(i);
     }
-    return multiply(product, arrived);
+    return multiply(product, arrived,
+                    {weights->data, weights->nb[2], static_cast<uint32_t>(weights->ne[2])});
 }
 
 // Experts are computed as they arrive, those already in memory first; in several goes where the
@@ -162,7 +143,7 @@ bool Products::compute_stored(Tensor* product, const Place& place) {
                 i += first; // from here on an index in `routed`
                 routed[i].weights = weights;
             }
-            if (!multiply(product, arrived)) {
+            if (!multiply(product, arrived, place.bank)) {
                 return false;
             }
         }
@@ -204,14 +185,34 @@ void Products::let_go() {
     }
 }
 
-// Multiplies the rows of routed[i], for each i of `which`, in one go, and puts the results where
-// the product wants them.
-bool Products::multiply(Tensor* product, const std::vector<size_t>& which) {
+// Multiplies the rows of routed[i], for each i of `which`, and puts the results where the product
+// wants them. With a bank that is one operation; without, one per expert.
+bool Products::multiply(Tensor* product, const std::vector<size_t>& which, hotset_bank bank) {
     const Tensor* shape = product->src[0];
+    const Tensor* rows = product->src[1];
     const int64_t num_slots = product->src[2]->ne[0];
     const size_t row_bytes = shape->ne[0] * sizeof(float);
     const size_t result_bytes = shape->ne[1] * sizeof(float);
-    const size_t num_nodes = NODES_PER_EXPERT * which.size();
+    size_t num_rows = 0;
+    for (const size_t i : which) {
+        num_rows += routed[i].pairs.size();
+    }
+    const bool banked = bank.num_places > 0 && bank.num_places * num_rows <= MOST_TABLE_ENTRIES;
+    char* row_in = at_least(rows_in, num_rows * row_bytes);
+    char* row_out = at_least(rows_out, num_rows * result_bytes);
+    places.clear();
+    for (const size_t i : which) {
+        const auto distance =
+            static_cast<const char*>(routed[i].weights) - static_cast<const char*>(bank.base);
+        const auto at = banked ? static_cast<int32_t>(distance / bank.stride_bytes) : 0;
+        for (const int32_t pair : routed[i].pairs) {
+            std::memcpy(row_in, row_of(rows, pair % num_slots, pair / num_slots), row_bytes);
+            row_in += row_bytes;
+            places.push_back(at);
+        }
+    }
+
+    const size_t num_nodes = NODES_PER_PRODUCT * (banked ? 1 : which.size());
     const size_t memory_bytes = (num_nodes + 1) * host.ggml_tensor_overhead() +
                                 host.ggml_graph_overhead_custom(num_nodes, false);
     Context* context = host.ggml_init({.mem_size = memory_bytes,
@@ -221,16 +222,28 @@ bool Products::multiply(Tensor* product, const std::vector<size_t>& which) {
         return false;
     }
     Graph* graph = host.ggml_new_graph_custom(context, num_nodes, false);
-    for (const size_t i : which) {
-        const auto n = static_cast<int64_t>(routed[i].pairs.size());
+    // The next `n` rows, from `first`, times `num_matrices` that lie `stride_bytes` apart.
+    const auto add = [&](size_t first, size_t n, const void* matrices, size_t stride_bytes,
+                         uint32_t num_matrices) {
         Tensor* weights =
-            over(context, shape->type, shape->ne[0], shape->ne[1], 1, routed[i].weights);
-        Tensor* rows = over(context, TYPE_F32, shape->ne[0], 1, n,
-                            rows_in.data() + routed[i].first_row * row_bytes);
-        Tensor* ids = over(context, TYPE_I32, 1, n, 1, zeros.data());
-        Tensor* node = host.ggml_mul_mat_id(context, weights, rows, ids);
-        node->data = rows_out.data() + routed[i].first_row * result_bytes;
+            over(context, shape->type, shape->ne[0], shape->ne[1], num_matrices, matrices);
+        weights->nb[2] = stride_bytes;
+        weights->nb[3] = stride_bytes * num_matrices;
+        Tensor* in = over(context, TYPE_F32, shape->ne[0], 1, static_cast<int64_t>(n),
+                          rows_in.data() + first * row_bytes);
+        Tensor* ids = over(context, TYPE_I32, 1, static_cast<int64_t>(n), 1, places.data() + first);
+        Tensor* node = host.ggml_mul_mat_id(context, weights, in, ids);
+        node->data = row_out + first * result_bytes;
         host.ggml_build_forward_expand(graph, node);
+    };
+    if (banked) {
+        add(0, num_rows, bank.base, bank.stride_bytes, bank.num_places);
+    } else {
+        size_t first = 0;
+        for (const size_t i : which) {
+            add(first, routed[i].pairs.size(), routed[i].weights, shape->nb[2], 1);
+            first += routed[i].pairs.size();
+        }
     }
     const bool done = host.ggml_backend_graph_compute(cpu, graph) == STATUS_SUCCESS;
     host.ggml_free(context);
@@ -238,13 +251,13 @@ bool Products::multiply(Tensor* product, const std::vector<size_t>& which) {
         return false;
     }
     for (const size_t i : which) {
-        const char* computed = rows_out.data() + routed[i].first_row * result_bytes;
         for (const int32_t pair : routed[i].pairs) {
-            std::memcpy(result_of(product, pair % num_slots, pair / num_slots), computed,
+            std::memcpy(result_of(product, pair % num_slots, pair / num_slots), row_out,
                         result_bytes);
-            computed += result_bytes;
+            row_out += result_bytes;
         }
     }
+    count(counters->num_rows, num_rows);
     return true;
 }
 

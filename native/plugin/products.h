@@ -13,15 +13,14 @@ namespace hotset {
 struct ExpertRows {
     int32_t expert;
     std::vector<int32_t> pairs; // token * slots + slot, ascending
-    size_t first_row;           // in the scratch memory
     const void* weights;
 };
 
 // Computes products on `cpu`, the engine's own CPU backend, which it does not own.
 //
-// Each expert's product is a MUL_MAT_ID over a view of that expert alone, with all its rows of
-// the batch in one operation: the same kernel on the same rows as the engine's own product, and so
-// the same bits. (A plain MUL_MAT takes other kernels; splitting the rows would too.)
+// All rows of the batch that go to one expert are multiplied in one MUL_MAT_ID: the same kernel on
+// the same rows as the engine's own product, and so the same bits. (A plain MUL_MAT takes other
+// kernels; splitting an expert's rows would too.)
 class Products {
 public:
     explicit Products(ggml::Backend* cpu) : cpu(cpu) {}
@@ -35,12 +34,11 @@ public:
 
 private:
     bool group(const ggml::Tensor* product);
-    void gather(const ggml::Tensor* product);
     bool compute_mapped(ggml::Tensor* product);
     bool compute_stored(ggml::Tensor* product, const Place& place);
     bool take(const Place& place, size_t first, size_t n);
     void let_go();
-    bool multiply(ggml::Tensor* product, const std::vector<size_t>& which);
+    bool multiply(ggml::Tensor* product, const std::vector<size_t>& which, hotset_bank bank);
 
     ggml::Backend* cpu;
 
@@ -50,7 +48,7 @@ private:
     std::vector<int32_t> index_of; // expert -> index in routed, or -1
     std::vector<size_t> waiting, arrived;
     std::vector<char> graph_memory, rows_in, rows_out;
-    std::vector<int32_t> zeros;
+    std::vector<int32_t> places; // of each row's weights
 
     // What is held in memory: from the first product of a layer to its last.
     hotset_lease* lease = nullptr;

@@ -221,6 +221,16 @@ uint32_t hotset_store_capacity(const hotset_store* store, int layer) {
     return store->layers[layer].pool->arena.num_slots;
 }
 
+int hotset_store_bank(const hotset_store* store, int layer, uint32_t part, hotset_bank* bank) {
+    const auto& [file, offset, expert_bytes] = store->layers[layer].parts[part];
+    const Arena& arena = store->layers[layer].pool->arena;
+    if (expert_bytes % hotset::BLOCK_BYTES != 0) {
+        return 0; // each expert begins elsewhere in its first block
+    }
+    *bank = {arena.place(0, part, offset), arena.slot_bytes, arena.num_slots};
+    return 1;
+}
+
 hotset_lease* hotset_store_acquire(hotset_store* store, int layer_number, const int32_t* experts,
                                    size_t n, uint32_t parts) {
     const Layer& layer = store->layers[layer_number];

@@ -84,6 +84,17 @@ void hotset_store_release(hotset_lease*);
 
 void hotset_store_stats(hotset_store*, hotset_stats*);
 
+// The matrices of one part of one layer in memory, as an array that has one place for each unit of
+// `capacity`: those not in memory are no weights. False (0) if they do not lie evenly: then only
+// the pointers of hotset_store_wait tell where they are. Constant after open.
+typedef struct {
+    const void* base;
+    uint64_t stride_bytes;
+    uint32_t num_places;
+} hotset_bank;
+
+int hotset_store_bank(const hotset_store*, int layer, uint32_t part, hotset_bank*);
+
 // What went wrong last, one line; empty if nothing did. Valid until the next call.
 const char* hotset_store_error(hotset_store*);
 

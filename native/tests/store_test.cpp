@@ -205,6 +205,41 @@ void a_budget_for_less_than_one_expert_is_refused_with_the_least() {
     exact.check(1, {3});
 }
 
+void experts_of_whole_blocks_lie_in_a_bank_and_others_do_not() {
+    const Model model;
+    Store uneven(model);
+    EXPECT(uneven.open(1));
+    hotset_bank bank;
+    EXPECT(hotset_store_bank(uneven.store, 0, 0, &bank) == 0);
+
+    hotset_store* even = hotset_store_new();
+    constexpr uint64_t bytes = 8192;
+    const hotset_part parts[] = {{model.path.c_str(), 100, bytes},
+                                 {model.path.c_str(), 5000, bytes}};
+    EXPECT(hotset_store_add_layer(even, parts, 2, NUM_EXPERTS) == 0);
+    const hotset_config config = {12 * 2 * (bytes + 4096), 2, nullptr, nullptr};
+    EXPECT(hotset_store_open(even, &config) == 0);
+    std::mt19937 random(3);
+    for (int round = 0; round < 20; ++round) {
+        const std::vector<int32_t> experts = some_experts(random, 6);
+        hotset_lease* lease = hotset_store_acquire(even, 0, experts.data(), 6, HOTSET_ALL_PARTS);
+        for (uint32_t part = 0; part < 2; ++part) {
+            EXPECT(hotset_store_bank(even, 0, part, &bank) == 1);
+            for (size_t i = 0; i < experts.size(); ++i) {
+                const auto* matrix = static_cast<const char*>(hotset_store_wait(lease, i, part));
+                const uint64_t distance = matrix - static_cast<const char*>(bank.base);
+                EXPECT(distance % bank.stride_bytes == 0);
+                EXPECT(distance / bank.stride_bytes < bank.num_places);
+                EXPECT(std::memcmp(matrix,
+                                   model.content.data() + parts[part].offset + experts[i] * bytes,
+                                   bytes) == 0);
+            }
+        }
+        hotset_store_release(lease);
+    }
+    hotset_store_free(even);
+}
+
 void more_experts_than_fit_are_refused() {
     const Model model;
     Store store(model);
@@ -249,8 +284,11 @@ void a_failed_read_is_an_error_and_the_next_request_tries_again() {
     trouble.error = EIO;
     const int32_t experts[] = {2, 9};
     hotset_lease* lease = hotset_store_acquire(store.store, 1, experts, 2, HOTSET_ALL_PARTS);
-    for (size_t i = 0; i < 2; ++i) {
-        EXPECT(hotset_store_wait(lease, i, 0) == nullptr);
+    // All of them: a later request that joins a read which then fails, fails with it.
+    for (uint32_t part = 0; part < 3; ++part) {
+        for (size_t i = 0; i < 2; ++i) {
+            EXPECT(hotset_store_wait(lease, i, part) == nullptr);
+        }
     }
     EXPECT(std::strstr(hotset_store_error(store.store), "Input/output error") != nullptr);
     hotset_store_release(lease);
@@ -353,6 +391,7 @@ int main() {
     the_budget_holds_whatever_is_asked_for();
     the_unit_asked_for_longest_ago_leaves_first();
     a_budget_for_less_than_one_expert_is_refused_with_the_least();
+    experts_of_whole_blocks_lie_in_a_bank_and_others_do_not();
     more_experts_than_fit_are_refused();
     a_missing_file_is_named();
     a_failed_read_is_an_error_and_the_next_request_tries_again();

@@ -96,9 +96,11 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> _Attempt:
     lines = [line.strip() for line in (child.stdout + "\n" + child.stderr).splitlines()]
     if child.returncode == 0 and any(_names_device(line) for line in lines):
         return _Attempt(True, "")
-    said = [line.removeprefix("hotset: ") for line in lines if line.startswith("hotset: ")]
-    if said:
-        return _Attempt(False, said[0])
+    for line in lines:
+        # Not only at the beginning: the engine's logger may just have begun a line of its own.
+        _, found, said = line.partition("hotset: ")
+        if found:
+            return _Attempt(False, said)
     last = next((line for line in reversed(lines) if line), "no output")
     return _Attempt(False, f"{command[0]} ended with status {child.returncode}: {last}")
 
