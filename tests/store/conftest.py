@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from enginekit import can_run_llama_server, llama_server
 from hotset.core.errors import EngineProblem
 from hotset.store import NativeStore, find_native
 from store.engines import SERVER_VARIABLE, Embedded, Engine, LlamaServer
@@ -26,9 +27,11 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param == "embedded":
         return Embedded()
     binary = os.environ.get(SERVER_VARIABLE)
-    if binary is None:
-        pytest.skip(f"{SERVER_VARIABLE} does not name a llama-server")
-    return LlamaServer(Path(binary))
+    if binary is not None:
+        return LlamaServer(Path(binary))
+    if not can_run_llama_server():
+        pytest.skip(f"this processor lacks AVX-512; name a llama-server in {SERVER_VARIABLE}")
+    return LlamaServer(llama_server())
 
 
 @pytest.fixture(scope="session")
