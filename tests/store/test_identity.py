@@ -1,0 +1,138 @@
+"""The same bits with and without the store: every family with experts, every expert type.
+
+Greedy tokens and the log-probabilities of the likeliest ones, over HTTP, in the embedded engine.
+The stock engine runs without repacked weights: that layout has other kernels and other bits.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from enginekit import settings_for
+from hotset.core.settings import ExpertStore
+from hotset.engine.embedded import EmbeddedEngine
+from hotset.engine.running import Running
+from hotset.engine.start import start
+from hotset.gguf.shards import open_model
+from hotset.gguf.spec import model_spec
+from hotset.gguf.synth import FAMILIES, write_tiny
+from hotset.gguf.synth.blocks import SYNTHETIC_TYPES
+from hotset.gguf.synth.recipe import ModelKind
+from hotset.store import NativeStore, child_settings
+from hotset.store.page import CountersPage
+
+PROMPTS = [
+    "Once upon a time",
+    "x " * 150,  # a batch of many tokens, all experts among them
+    "In the beginning there was a word, and another word, and so on.",
+]
+MOE_FAMILIES = sorted(
+    name for name, r in FAMILIES.items() if r.has_experts and r.kind is ModelKind.CHAT
+)
+SPLIT_AND_FUSED = sorted(name for name in MOE_FAMILIES if FAMILIES[name].can_fuse)
+
+
+def answer(running: Running, prompt: str) -> list[Any]:
+    """Tokens and the log-probabilities of the five likeliest at each."""
+    body = {
+        "prompt": prompt,
+        "n_predict": 10,
+        "temperature": 0,
+        "n_probs": 5,
+        "cache_prompt": False,
+        "ignore_eos": True,
+    }
+    done = httpx.post(
+        f"{running.url}/completion", json=body, headers=running.headers(), timeout=120
+    ).json()
+    return [
+        (token["id"], [(top["id"], top["logprob"]) for top in token["top_logprobs"]])
+        for token in done["completion_probabilities"]
+    ]
+
+
+def store_settings(
+    native: NativeStore, page: CountersPage, files: tuple[Path, ...], ram: int
+) -> Any:
+    plugin = native.plugins[3]
+    child = child_settings(native, plugin, files, ram_bytes=ram, counters=page.path)
+    return ExpertStore(
+        plugin=plugin,
+        ram_bytes=ram,
+        counters=page.path,
+        environment=child.environment,
+        server_environment=child.plugin_environment,
+        server_arguments=tuple(child.arguments),
+    )
+
+
+def assert_same_bits(
+    native: NativeStore, files: tuple[Path, ...], *, share: float = 0.5, slots: int = 1
+) -> None:
+    """The store, with memory for `share` of the experts, answers as the stock engine does."""
+    experts = model_spec(open_model(files[0])).experts
+    assert experts is not None
+    common: dict[str, object] = {
+        "is_repacked": False,
+        "context_tokens": 512,
+        "slots": slots,
+        "ubatch_tokens": 128,
+    }
+    with start(EmbeddedEngine(), settings_for(files[0], **common), os.environ) as running:
+        stock = [answer(running, prompt) for prompt in PROMPTS]
+    with CountersPage() as page:
+        ram = int(share * experts.n_bytes)
+        common["expert_store"] = store_settings(native, page, files, ram)
+        with start(EmbeddedEngine(), settings_for(files[0], **common), os.environ) as running:
+            with ThreadPoolExecutor(slots) as askers:
+                stored = list(askers.map(lambda prompt: answer(running, prompt), PROMPTS))
+            counters = page.read()
+    if slots == 1:
+        assert stored == stock
+    assert [[token for token, _ in a] for a in stored] == [[token for token, _ in a] for a in stock]
+    # The comparison means something only if the experts did come from the store, and not all fit.
+    assert counters.num_requests > 0
+    assert counters.read_bytes > 0
+    assert counters.resident_bytes <= ram
+    assert counters.num_evictions > 0 or share >= 1
+
+
+@pytest.mark.parametrize("family", MOE_FAMILIES)
+def test_every_family_with_experts(native: NativeStore, tmp_path: Path, family: str) -> None:
+    assert_same_bits(native, write_tiny(family, tmp_path / "tiny.gguf"))
+
+
+@pytest.mark.parametrize("expert_type", sorted(SYNTHETIC_TYPES))
+def test_every_expert_type(native: NativeStore, tmp_path: Path, expert_type: str) -> None:
+    files = write_tiny("qwen3moe", tmp_path / "tiny.gguf", experts_type=expert_type)
+    assert_same_bits(native, files)
+
+
+@pytest.mark.parametrize("family", SPLIT_AND_FUSED)
+def test_gate_and_up_in_one_tensor(native: NativeStore, tmp_path: Path, family: str) -> None:
+    assert_same_bits(native, write_tiny(family, tmp_path / "tiny.gguf", fused=True))
+
+
+def test_another_type_for_down_and_four_shards(native: NativeStore, tmp_path: Path) -> None:
+    files = write_tiny(
+        "qwen3moe", tmp_path / "tiny", experts_type="Q4_K", down_type="Q6_K", n_shards=4
+    )
+    assert len(files) == 4
+    assert_same_bits(native, files)
+
+
+@pytest.mark.parametrize("share", [0.15, 0.3, 0.8, 1.0])
+def test_every_budget(native: NativeStore, tmp_path: Path, share: float) -> None:
+    assert_same_bits(native, write_tiny("olmoe", tmp_path / "tiny.gguf"), share=share)
+
+
+def test_several_requests_at_once_get_the_tokens_of_one_alone(
+    native: NativeStore, tmp_path: Path
+) -> None:
+    assert_same_bits(native, write_tiny("qwen3moe", tmp_path / "tiny.gguf"), slots=3)
