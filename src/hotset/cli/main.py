@@ -87,6 +87,8 @@ def main() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores one for its program
             signal.signal(number, _end)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as while the modules were loading
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     settle_streams()
     code = _run()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done; nothing is left to interrupt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import select
 import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +27,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 # LLAMA_DEFAULT_SEED); a larger one would be cut off without a word.
 _MAX_SEED = 2**32 - 2
 _MAX_TOKENS = 2**31 - 1
+_SILENT_INPUT_S = 1.0
 
 
 def run(
@@ -63,10 +65,11 @@ def run(
     options = _request_options(temp=temp, seed=seed, max_tokens=max_tokens)
     for what, text in (("PROMPT", prompt), ("--system", system)):
         _check_text(text or "", what)
+    # The model first: whoever named a wrong one must not have to type a question for it.
+    ready = prepare(model, wishes_from(ctx, kv, 1, threads, ram, is_serving=False), engine)
     question = _question(prompt)
     if question is None and as_json:
         raise ConfigProblem("--json needs a PROMPT or piped input; a conversation is for people")
-    ready = prepare(model, wishes_from(ctx, kv, 1, threads, ram, is_serving=False), engine)
     for line in describe_plan(ready):
         note(line)
     with watched_store(ready) as (store, experts):
@@ -104,6 +107,10 @@ def _question(prompt: str | None) -> str | None:
         if prompt is not None and not prompt.strip():
             raise ConfigProblem("nothing to ask: PROMPT is empty; leave it out for a conversation")
         return prompt
+    from hotset.cli.screen import note
+
+    if not select.select([sys.stdin], [], [], _SILENT_INPUT_S)[0]:
+        note("waiting for the end of the piped input, which belongs to the question")
     try:
         # Bytes: as text, Python may let broken UTF-8 through, depending on the locale.
         piped = sys.stdin.buffer.read().decode("utf-8").strip()

@@ -147,6 +147,10 @@ def make_plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
         kv_type = ladder[-1]
         context = _largest(spec, wishes, kv_type, room)
         if context < _LEAST_CONTEXT_TOKENS:
+            # Too small a machine to keep a part for the weights: take what there is.
+            room = machine.ram_available_bytes
+            context = _largest(spec, wishes, kv_type, room)
+        if context < _LEAST_CONTEXT_TOKENS:
             raise MachineProblem(_does_not_fit(spec, machine, wishes, kv_type, trained))
         reasons.append(
             f"context {format_count(context)} of {format_count(trained)}: more does not fit in the"

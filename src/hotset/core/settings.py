@@ -18,6 +18,7 @@ KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_n
 
 _LOAD_MODES = ("mmap", "none", "mlock")
 _FLASH_ATTENTION = ("auto", "on", "off")
+_MAX_SLOTS = 256  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h
 
 
 class Secret:
@@ -154,8 +155,16 @@ def validate_settings(settings: Settings) -> None:
         value = getattr(settings, name)
         if value not in allowed:
             raise ConfigProblem(f"{name} is '{value}'; choose one of {', '.join(allowed)}")
-    if settings.port > 65535:
-        raise ConfigProblem(f"port is {settings.port}; it must be at most 65535")
+    at_most = {"port": 65535, "slots": _MAX_SLOTS}
+    for name, most in at_most.items():
+        value = getattr(settings, name)
+        if value > most:
+            raise ConfigProblem(f"{name} is {value}; it must be at most {most}")
+    if not settings.host.strip():
+        raise ConfigProblem(f"host is empty; {LOOPBACK} is this machine alone")
+    if settings.chat_template is not None and not settings.chat_template.strip():
+        # The engine would take the model's own without a word.
+        raise ConfigProblem("chat_template is empty; leave it out for the model's own")
     if settings.ubatch_tokens > settings.batch_tokens:
         raise ConfigProblem(
             f"ubatch_tokens is {settings.ubatch_tokens}, more than batch_tokens"

@@ -138,6 +138,10 @@ class LlamaServerEngine(Engine):
         return {"mmap": ["--mmap"], "none": ["--no-mmap"], "mlock": ["--mmap", "--mlock"]}[mode]
 
     def _check_program(self) -> None:
+        if self.program.is_dir():
+            raise EngineProblem(
+                f"engine {self.program}: this is a folder; name the program in it with --engine"
+            )
         if not self.program.is_file():
             raise EngineProblem(f"engine {self.program}: there is no such file")
         if not os.access(self.program, os.X_OK):

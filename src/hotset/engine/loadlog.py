@@ -58,6 +58,7 @@ _DAMAGED = re.compile(
     r"|error loading model \w+: .*)"
 )
 _BIND = re.compile(r"couldn't bind|address already in use|failed to bind", re.IGNORECASE)
+_TEMPLATE = re.compile(r"chat template|chat_template", re.IGNORECASE)
 _LONGEST_REASON = 300
 
 
@@ -118,7 +119,8 @@ def failure(lines: Iterable[str], *, model: str, engine: str, status: int | None
         engine: the engine's name and build, for the message.
         status: exit status of the process; negative for a signal; None while it lives.
     """
-    errors = [text for level, text in map(_text, lines) if level == "E" or not level]
+    said = [_text(line) for line in lines]
+    errors = [text for level, text in said if level == "E" or not level]
     everything = "; ".join(errors)
     if match := _UNKNOWN_ARCHITECTURE.search(everything):
         return EngineProblem(
@@ -137,6 +139,13 @@ def failure(lines: Iterable[str], *, model: str, engine: str, status: int | None
         return FileProblem(
             f"{model}: the engine {engine} cannot load it: {_short(match['why'])};"
             " the file is damaged, or made for another engine version"
+        )
+    stated = (text for level, text in said if level == "E" or text.startswith("error: "))
+    if any(map(_TEMPLATE.search, stated)):
+        causes = [text for text in errors if text.startswith("Error: ")]
+        return FileProblem(
+            f"{model}: its chat template, or the one of --chat-template, does not work in the"
+            f" engine {engine}: {_short(causes[-1] if causes else _first_cause(errors))}"
         )
     ended = _ending(status)
     reason = _short(_first_cause(errors)) if errors else "it said nothing"

@@ -7,7 +7,7 @@ import socket
 
 import psutil
 
-from hotset.core.errors import MachineProblem
+from hotset.core.errors import ConfigProblem, MachineProblem
 
 __all__ = ["check_port", "listening_port"]
 
@@ -35,6 +35,7 @@ def check_port(host: str, port: int) -> None:
 
     Raises:
         MachineProblem: the address cannot be bound.
+        ConfigProblem: the host is no name at all.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -43,6 +44,10 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
             # With SO_REUSEADDR a bind beside a listener can succeed; a listen cannot.
             probe.listen(1)
+        except (UnicodeError, TypeError) as error:  # not even a name, after its encoding
+            raise ConfigProblem(
+                f"host is '{host}', which is no host name; give an address"
+            ) from error
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise MachineProblem(

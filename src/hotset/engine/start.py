@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hotset.core.errors import EngineProblem
+from hotset.core.errors import EngineProblem, MachineProblem
 from hotset.core.settings import Secret, Settings, validate_settings
 from hotset.engine import loadlog
 from hotset.engine.base import Engine
@@ -63,7 +63,13 @@ def start(
         check_port(settings.host, settings.port)
     began = time.monotonic()
     watch = Watch(patience or Patience(), weights_bytes)
-    process = EngineProcess(launch.argv, launch.env, launch.stdin, watch.on_line)
+    try:
+        process = EngineProcess(launch.argv, launch.env, launch.stdin, watch.on_line)
+    except OSError as error:
+        raise MachineProblem(
+            f"the engine's process cannot be made: {error.strerror};"
+            " close other programs, or raise the limit (`ulimit -a` shows them)"
+        ) from error
     try:
         url = _await_ready(process, watch, settings, build, on_progress)
     except BaseException:
