@@ -190,7 +190,11 @@ void trace_batch(const void* stream, const Tensor* product) {
         if (!trace->begins_layer(position, layer, product)) {
             return;
         }
-        trace->put_batch(position, product->src[2]);
+        // The last layer has no tokens at all where the engine cuts a prompt and wants no logits.
+        const Tensor* ids = product->src[2];
+        if (ids->ne[1] > 0) {
+            trace->put_batch(position, ids);
+        }
         // Once per batch: a kill then costs no more than the last.
         if (trace->num_batches != num_batches) {
             trace->flush();

@@ -31,10 +31,16 @@ Record = TraceLayer | TraceBatch
 
 
 class Traced:
-    """An engine that has answered PROMPT once: its answer, its trace and its counters."""
+    """An engine that has answered one prompt: its answer, its trace and its counters."""
 
     def __init__(
-        self, engine: Engine, native: NativeStore, model: Path, folder: Path, share: float
+        self,
+        engine: Engine,
+        native: NativeStore,
+        model: Path,
+        folder: Path,
+        share: float,
+        prompt: str = PROMPT,
     ) -> None:
         plugin = engine.check().plugin
         assert plugin is not None
@@ -44,7 +50,7 @@ class Traced:
             native, plugin, [model], ram_bytes=ram_bytes, counters=counters, trace=trace
         )
         with running(engine, model, settings) as stored:
-            self.answer: Answer = ask(stored.address, PROMPT, NUM_TOKENS)
+            self.answer: Answer = ask(stored.address, prompt, NUM_TOKENS)
         self.records = list(read_trace(trace))
         self.counters = read_counters(counters)
 
@@ -94,6 +100,19 @@ def test_every_layer_of_every_batch_is_there_once_and_in_order(whole: Traced) ->
     decoded = {batch.batch for batch in whole.batches if batch.batch > prompt[0].batch}
     assert len(decoded) == NUM_TOKENS - 1
     assert all(batch.is_decode for batch in whole.batches if batch.batch in decoded)
+
+
+def test_a_layer_that_computes_no_token_of_a_batch_has_no_record_of_it(
+    engine: Engine, native: NativeStore, tiny_moe: Path, tmp_path: Path
+) -> None:
+    """A long prompt takes several batches; no logits are wanted of those before the last."""
+    traced = Traced(engine, native, tiny_moe, tmp_path, 0.0, prompt=PROMPT * 16)
+    seen: dict[int, list[int]] = {}
+    for batch in traced.batches:
+        seen.setdefault(batch.batch, []).append(batch.layer)
+    assert list(seen) == list(range(len(seen)))
+    every = list(range(NUM_LAYERS))
+    assert [layers for layers in seen.values() if layers != every] == [every[:-1]]
 
 
 def test_each_token_has_as_many_distinct_experts_as_the_model_uses(whole: Traced) -> None:
