@@ -37,7 +37,8 @@ struct Position {
 struct Trace {
     std::mutex mutex;
     std::string path;
-    int file = -1; // -1 once the trace has ended
+    int file = -1;        // -1 once the trace has ended
+    bool can_cut = false; // a device or a pipe cannot be
     uint64_t num_written = 0;
     std::vector<char> buffer; // whole records
     uint64_t num_batches = 0;
@@ -125,6 +126,14 @@ void Trace::put_batch(const Position& position, const Tensor* ids) {
 }
 
 void Trace::flush() {
+    // Not before: an engine that computes nothing, as when it only lists its devices, leaves what
+    // is in the file.
+    if (num_batches == 0) {
+        return;
+    }
+    if (num_written == 0) {
+        can_cut = file >= 0 && ftruncate(file, 0) == 0;
+    }
     size_t done = 0;
     while (file >= 0 && done < buffer.size()) {
         const ssize_t n = write(file, buffer.data() + done, buffer.size() - done);
@@ -140,7 +149,7 @@ void Trace::flush() {
 
 // What is on disk ends with a whole record.
 void Trace::end(const char* reason) {
-    const bool cut = ftruncate(file, static_cast<off_t>(num_written)) == 0;
+    const bool cut = can_cut && ftruncate(file, static_cast<off_t>(num_written)) == 0;
     say("routing trace %s: %s; it ends %s", path.c_str(), reason,
         cut ? "here" : "here, with a part of a record");
     close(file);
@@ -155,7 +164,7 @@ bool trace_open() {
     if (path == nullptr || *path == '\0' || trace != nullptr) {
         return true;
     }
-    const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (file < 0) {
         say("expert store refused: routing trace %s: %s", path, std::strerror(errno));
         return false;

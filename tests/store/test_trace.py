@@ -171,6 +171,22 @@ def test_a_trace_that_cannot_be_begun_refuses_the_store_by_its_path(
     assert "routing trace /missing/trace: No such file or directory" in check.reason
 
 
+def test_an_engine_that_computes_nothing_leaves_the_file_as_it_is(
+    engine: Engine, native: NativeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = written(tmp_path, tracekit.trace(LAYERS))
+    monkeypatch.setenv("HOTSET_TRACE", str(trace))
+    assert engine.check(native).works
+    assert trace.read_bytes() == tracekit.trace(LAYERS)
+
+
+def test_a_new_trace_takes_the_place_of_a_longer_one(
+    engine: Engine, native: NativeStore, tiny_moe: Path, tmp_path: Path, whole: Traced
+) -> None:
+    (tmp_path / "trace").write_bytes(bytes(1 << 20))
+    assert Traced(engine, native, tiny_moe, tmp_path, 0.0).records == whole.records
+
+
 # ---- The reader alone.
 
 LAYERS = [tracekit.layer(0, "blk.0", 4, 700), tracekit.layer(1, "blk.1", 300)]
