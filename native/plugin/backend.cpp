@@ -7,6 +7,7 @@
 #include "host.h"
 #include "plugin.h"
 #include "products.h"
+#include "trace.h"
 
 namespace hotset {
 
@@ -35,6 +36,7 @@ void free_stream(Backend* backend) {
     Stream* stream = stream_of(backend);
     host.ggml_backend_free(stream->cpu);
     delete stream;
+    trace_flush();
 }
 
 bool is_empty_op(const Tensor* node) {

@@ -5,6 +5,7 @@
 #include "handshake.h"
 #include "host.h"
 #include "plugin.h"
+#include "trace.h"
 
 namespace hotset {
 
@@ -115,5 +116,5 @@ extern "C" [[gnu::visibility("default")]] hotset::ggml::Registration* ggml_backe
         say("expert store refused: this engine has no CPU backend");
         return nullptr;
     }
-    return experts_configure() && counters_open() ? &registration : nullptr;
+    return experts_configure() && counters_open() && trace_open() ? &registration : nullptr;
 }

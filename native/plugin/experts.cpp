@@ -205,6 +205,27 @@ bool experts_open() {
     return true;
 }
 
+ExpertLayer experts_layer(const Tensor* weights) {
+    const std::lock_guard lock(experts->mutex);
+    const std::string group = group_of(weights);
+    std::map<std::string, uint32_t> num_seen;
+    std::vector<uint64_t> expert_bytes; // by copy
+    uint32_t copy = 0;
+    for (const Matrix& matrix : experts->matrices) {
+        if (matrix.group != group) {
+            continue;
+        }
+        const uint32_t at = num_seen[matrix.name]++;
+        expert_bytes.resize(std::max<size_t>(expert_bytes.size(), at + 1));
+        expert_bytes[at] += matrix.expert_bytes;
+        if (matrix.data == weights->data) {
+            copy = at;
+        }
+    }
+    return {group.substr(0, group.find('/')), copy, static_cast<uint32_t>(weights->ne[2]),
+            expert_bytes.at(copy)};
+}
+
 hotset_store* experts_store() { return experts->store; }
 
 bool experts_find(const Tensor* weights, Place& place) {

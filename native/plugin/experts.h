@@ -1,7 +1,9 @@
 // The expert matrices that the engine has mapped, and the store that serves them.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <string>
 
 #include "ggml_abi.h"
 #include "store.h"
@@ -33,6 +35,19 @@ bool experts_open();
 
 // Null while there is no store.
 hotset_store* experts_store();
+
+// The layer that a weight tensor belongs to; the same for all its tensors, and for no others but
+// those of a model of the same shape that was loaded at another time.
+struct ExpertLayer {
+    std::string name; // what the names of its tensors share: "blk.7"
+    uint32_t copy;    // of this name: one for each model that is loaded
+    uint32_t num_experts;
+    uint64_t expert_bytes; // one expert, all its matrices
+    auto operator<=>(const ExpertLayer&) const = default;
+};
+
+// For a tensor that has been added.
+ExpertLayer experts_layer(const ggml::Tensor* weights);
 
 // False if the store does not keep this tensor; it is computed where it lies then.
 bool experts_find(const ggml::Tensor* weights, Place& place);

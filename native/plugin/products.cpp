@@ -5,6 +5,7 @@
 
 #include "counters.h"
 #include "host.h"
+#include "trace.h"
 
 namespace hotset {
 
@@ -56,6 +57,7 @@ bool Products::compute(Tensor* product) {
     if (!group(product)) {
         return false;
     }
+    trace_batch(this, product);
     const bool done = experts_find(product->src[0], place) ? compute_stored(product, place)
                                                            : compute_mapped(product);
     if (!done) {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from hotset.core.errors import MachineProblem
+from hotset.core.errors import ConfigProblem, MachineProblem
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hotset.cli.launching import Launchable
     from hotset.core.settings import ExpertStore
     from hotset.engine.base import Engine
@@ -63,15 +65,25 @@ class ExpertWatch:
 
 
 @contextmanager
-def watched_store(ready: Launchable) -> Iterator[tuple[ExpertStore | None, ExpertWatch]]:
+def watched_store(
+    ready: Launchable, trace: Path | None = None
+) -> Iterator[tuple[ExpertStore | None, ExpertWatch]]:
     """The store's part of the settings, and the watch over it; (None, silent) without the store.
+
+    Args:
+        trace: a new file for the routing.
 
     Raises:
         EngineProblem: the native part is gone since the plan was made.
         MachineProblem: no file can be made for the counters.
-        ConfigProblem: a path holds a character that separates paths in the store's settings.
+        ConfigProblem: a path holds a character that separates paths in the store's settings;
+            or a trace is wanted without the store, or in a file that is there or cannot be.
     """
     if ready.plugin is None:
+        if trace is not None:
+            raise ConfigProblem(
+                f"--trace {trace}: only the expert store sees the routing; {_why_not(ready)}"
+            )
         yield None, ExpertWatch(None)
         return
     from hotset.core.settings import ExpertStore
@@ -94,7 +106,10 @@ def watched_store(ready: Launchable) -> Iterator[tuple[ExpertStore | None, Exper
             [path.absolute() for path in ready.files],
             ram_bytes=ram_bytes,
             counters=page.path,
+            trace=trace.absolute() if trace else None,
         )
+        if trace:
+            _begin(trace)
         store = ExpertStore(
             plugin=ready.plugin,
             ram_bytes=ram_bytes,
@@ -103,4 +118,36 @@ def watched_store(ready: Launchable) -> Iterator[tuple[ExpertStore | None, Exper
             server_environment=child.plugin_environment,
             server_arguments=tuple(child.arguments),
         )
-        yield store, ExpertWatch(page)
+        try:
+            yield store, ExpertWatch(page)
+        finally:
+            if trace:
+                _drop_empty(trace)
+
+
+def _why_not(ready: Launchable) -> str:
+    if not ready.spec.experts:
+        return "this model has no experts"
+    if not ready.plan.is_larger_than_ram:
+        return "this model fits into RAM without it; a smaller --ram brings it in"
+    return ready.plan.reasons[-1]  # why the engine does not take it
+
+
+def _begin(trace: Path) -> None:
+    """An empty file, before the engine starts: what stands in the way is said at once.
+
+    Never over a file that is there: a slip of the hand must not cost a model.
+    """
+    try:
+        trace.touch(mode=0o600, exist_ok=False)
+    except FileExistsError:
+        raise ConfigProblem(f"--trace {trace}: is there already; name a new file") from None
+    except OSError as error:
+        raise ConfigProblem(f"--trace {trace}: cannot be made: {error.strerror}") from error
+
+
+def _drop_empty(trace: Path) -> None:
+    """Nothing is left of a trace that the engine never came to."""
+    with suppress(OSError):
+        if not trace.stat().st_size:
+            trace.unlink()

@@ -22,6 +22,7 @@ from hotset.cli.inspect import inspect
 from hotset.cli.run import run
 from hotset.cli.screen import settle_streams
 from hotset.cli.serve import serve
+from hotset.cli.store import store
 from hotset.core.errors import ConfigProblem, HotsetError, MachineProblem
 
 __all__ = ["app", "main"]
@@ -54,6 +55,7 @@ app = typer.Typer(
 )
 for command in (inspect, run, serve, doctor, demo):
     app.command()(command)
+app.add_typer(store)
 
 
 def _show_version(is_wanted: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Ctx", "EngineName", "Json", "Kv", "ModelName", "Ram", "Template", "Threads"]
+__all__ = ["Ctx", "EngineName", "Json", "Kv", "ModelName", "Ram", "Template", "Threads", "Trace"]
 
 ModelName = Annotated[
     str,
@@ -47,6 +47,14 @@ Template = Annotated[
         "--chat-template",
         readable=False,  # typer would refuse it as a wrong value; it is a file problem
         help="A Jinja file to use instead of the model's template.",
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        readable=False,  # typer would refuse it as a wrong value; it is ours to say why
+        help="A new file for the routing: which experts were chosen. See `hotset store trace`.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hotset.cli.options import Ctx, EngineName, Json, Kv, ModelName, Ram, Template, Threads
+from hotset.cli.options import Ctx, EngineName, Json, Kv, ModelName, Ram, Template, Threads, Trace
 from hotset.core.errors import ClientProblem, ConfigProblem
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def run(
     ram: Ram = None,
     engine: EngineName = "embedded",
     chat_template: Template = None,
+    trace: Trace = None,
     as_json: Json = False,
 ) -> None:
     """Chat with MODEL in this terminal.
@@ -72,7 +73,7 @@ def run(
         raise ConfigProblem("--json needs a PROMPT or piped input; a conversation is for people")
     for line in describe_plan(ready):
         note(line)
-    with watched_store(ready) as (store, experts):
+    with watched_store(ready, trace) as (store, experts):
         settings = settings_of(ready, chat_template=chat_template, store=store)
         with LoadingLine() as loading:
             running = launch(ready, settings, loading.show)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hotset.cli.options import Ctx, EngineName, Kv, ModelName, Ram, Template, Threads
+from hotset.cli.options import Ctx, EngineName, Kv, ModelName, Ram, Template, Threads, Trace
 
 if TYPE_CHECKING:
     from hotset.cli.experts import ExpertWatch
@@ -47,6 +47,7 @@ def serve(
     ram: Ram = None,
     engine: EngineName = "embedded",
     chat_template: Template = None,
+    trace: Trace = None,
 ) -> None:
     """Serve MODEL to OpenAI and Anthropic clients until Ctrl-C.
 
@@ -68,7 +69,7 @@ def serve(
     key = key_from(api_key_file)
     wishes = wishes_from(ctx, kv, slots, threads, ram, is_serving=True)
     ready = prepare(model, wishes, engine, may_embed=True)
-    with watched_store(ready) as (store, experts):
+    with watched_store(ready, trace) as (store, experts):
         settings = replace(
             settings_of(ready, chat_template=chat_template, store=store),
             host=host,

@@ -1,4 +1,5 @@
-"""The expert store seen from Python: find it, load it, start engines with it, read its counters."""
+"""The expert store seen from Python: find it, load it, start engines with it, read its counters
+and its routing traces."""
 
 from __future__ import annotations
 
@@ -6,15 +7,21 @@ from hotset.store.child import ChildSettings, child_settings
 from hotset.store.counters import Counters, read_counters
 from hotset.store.locate import NativeStore, find_native
 from hotset.store.probe import StoreCheck, check_embedded, check_llama_server
+from hotset.store.trace import LayerSummary, TraceBatch, TraceLayer, read_trace, summarize
 
 __all__ = [
     "ChildSettings",
     "Counters",
+    "LayerSummary",
     "NativeStore",
     "StoreCheck",
+    "TraceBatch",
+    "TraceLayer",
     "check_embedded",
     "check_llama_server",
     "child_settings",
     "find_native",
     "read_counters",
+    "read_trace",
+    "summarize",
 ]

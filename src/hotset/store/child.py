@@ -34,11 +34,13 @@ def child_settings(
     *,
     ram_bytes: int,
     counters: Path | None = None,
+    trace: Path | None = None,
 ) -> ChildSettings:
     """Settings for a child that runs `models` (all shards) with `plugin`.
 
     `ram_bytes` is the memory for experts; with 0 they are computed where they are mapped, and the
-    page cache is their only cache. `counters` is where the child shares its counters.
+    page cache is their only cache. `counters` is where the child shares its counters, `trace` where
+    it writes down the routing (see `hotset.store.trace`).
 
     The tensor override does two things: a llama-server with built-in backends loads the plugin
     only when an argument makes it look for devices, and a GPU engine would otherwise keep the
@@ -57,6 +59,8 @@ def child_settings(
     }
     if counters is not None:
         environment["HOTSET_TELEMETRY"] = str(counters)
+    if trace is not None:
+        environment["HOTSET_TRACE"] = str(trace)
     return ChildSettings(
         MappingProxyType(environment),
         MappingProxyType({"GGML_BACKEND_PATH": str(plugin)}),

@@ -1,0 +1,252 @@
+"""Routing traces: which experts the router chose, batch by batch (layout: docs/trace.md)."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from hotset.core.errors import FileProblem
+
+__all__ = [
+    "MOST_DECODE_TOKENS",
+    "LayerSummary",
+    "TraceBatch",
+    "TraceLayer",
+    "read_trace",
+    "summarize",
+]
+
+MOST_DECODE_TOKENS = 8
+"""A batch of more tokens is taken for a piece of a prompt."""
+
+_MAGIC = b"HOTSETTR"
+_VERSION = 1
+_HEADER = struct.Struct("<8sII")
+_RECORD = struct.Struct("<HHI")
+_LAYER = struct.Struct("<IIQ")
+_BATCH = struct.Struct("<QIIII")
+_KIND_LAYER, _KIND_BATCH = 1, 2
+_ID_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLayer:
+    """A layer with experts, told before its first batch.
+
+    Attributes:
+        layer: its number in this trace, from 0, in the order in which layers were computed.
+        name: what the names of its tensors share, such as "blk.7".
+        expert_bytes: one expert, all its matrices.
+    """
+
+    layer: int
+    name: str
+    num_experts: int
+    expert_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceBatch:
+    """What the router of one layer chose for the tokens of one batch.
+
+    Attributes:
+        batch: the same for all layers of one pass through the model, and growing.
+        batch_tokens: tokens of the batch when it began. A model's last layer computes only those
+            whose logits are wanted.
+        num_tokens: tokens of the batch in this layer.
+        num_used: experts per token.
+        experts: num_tokens * num_used numbers, token by token, in the engine's order.
+    """
+
+    batch: int
+    layer: int
+    batch_tokens: int
+    num_tokens: int
+    num_used: int
+    experts: array[int]
+
+    @property
+    def is_decode(self) -> bool:
+        """Few tokens: the next ones of some answers, and not a piece of a prompt."""
+        return self.batch_tokens <= MOST_DECODE_TOKENS
+
+
+def read_trace(path: Path) -> Iterator[TraceLayer | TraceBatch]:
+    """The records of the trace at `path`, in order; one at a time is in memory.
+
+    Kinds of records that this version does not know are skipped.
+
+    Raises:
+        FileProblem: not a trace, of another version, damaged or cut off; with the place.
+    """
+    try:
+        with path.open("rb") as file:
+            yield from _Reader(path, file).records()
+    except OSError as error:
+        raise FileProblem(f"routing trace {path}: cannot be read: {error.strerror}") from error
+
+
+class _Reader:
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path = path
+        self._file = file
+        self._size = os.fstat(file.fileno()).st_size
+        self._layers: list[TraceLayer] = []
+        self._offset = 0  # of the record at hand
+
+    def records(self) -> Iterator[TraceLayer | TraceBatch]:
+        self._check_header()
+        while self._offset < self._size:
+            kind, _, n_bytes = _RECORD.unpack(self._take(0, _RECORD.size))
+            payload = self._take(_RECORD.size, n_bytes)
+            if kind == _KIND_LAYER:
+                layer = self._layer(payload)
+                self._layers.append(layer)
+                yield layer
+            elif kind == _KIND_BATCH:
+                yield self._batch(payload)
+            self._offset += _RECORD.size + n_bytes
+
+    def _check_header(self) -> None:
+        header = self._file.read(_HEADER.size)
+        if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+            raise FileProblem(
+                f"routing trace {self._path}: does not begin with {_MAGIC.decode()}: it is no trace"
+            )
+        _, version, _ = _HEADER.unpack(header)
+        if version != _VERSION:
+            raise FileProblem(
+                f"routing trace {self._path}: version {version}, but this hotset reads version"
+                f" {_VERSION}; use the version of hotset that recorded it"
+            )
+        self._offset = _HEADER.size
+
+    def _take(self, begin: int, n_bytes: int) -> bytes:
+        """The next bytes of the record at hand; nothing is read that the file does not hold."""
+        left = self._size - self._offset - begin
+        data = self._file.read(n_bytes) if n_bytes <= left else b""
+        if len(data) < n_bytes:
+            raise self._damaged(f"needs {n_bytes} bytes where {left} are left: the file is cut off")
+        return data
+
+    def _layer(self, payload: bytes) -> TraceLayer:
+        if len(payload) < _LAYER.size:
+            raise self._damaged(f"a layer in {len(payload)} bytes")
+        number, num_experts, expert_bytes = _LAYER.unpack_from(payload)
+        if number != len(self._layers):
+            raise self._damaged(f"layer {number} comes where {len(self._layers)} must")
+        if num_experts == 0:
+            raise self._damaged("a layer without experts")
+        try:
+            name = payload[_LAYER.size :].decode("utf-8")
+        except UnicodeDecodeError:
+            raise self._damaged("a layer's name that is no UTF-8") from None
+        return TraceLayer(number, name, num_experts, expert_bytes)
+
+    def _batch(self, payload: bytes) -> TraceBatch:
+        if len(payload) < _BATCH.size:
+            raise self._damaged(f"a batch in {len(payload)} bytes")
+        batch, layer, batch_tokens, num_tokens, num_used = _BATCH.unpack_from(payload)
+        if layer >= len(self._layers):
+            raise self._damaged(f"a batch of layer {layer}, which has not been told")
+        num_ids, rest = divmod(len(payload) - _BATCH.size, _ID_BYTES)
+        if rest or num_ids == 0 or num_ids != num_tokens * num_used:
+            raise self._damaged(
+                f"{num_tokens} tokens with {num_used} experts each in"
+                f" {len(payload) - _BATCH.size} bytes"
+            )
+        experts = array("H", payload[_BATCH.size :])
+        if sys.byteorder == "big":
+            experts.byteswap()
+        num_experts = self._layers[layer].num_experts
+        if max(experts) >= num_experts:
+            raise self._damaged(f"expert {max(experts)} of {num_experts}")
+        return TraceBatch(batch, layer, batch_tokens, num_tokens, num_used, experts)
+
+    def _damaged(self, what: str) -> FileProblem:
+        return FileProblem(
+            f"routing trace {self._path}: damaged at offset {self._offset:,}: {what}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSummary:
+    """One layer over a whole trace.
+
+    Attributes:
+        num_batches, num_decode_batches: passes through the layer; of them those of few tokens.
+        num_choices: experts chosen, counted for every token.
+        num_distinct: different ones among them.
+        top_share: share of the choices that fell on the tenth of the layer's experts (rounded up)
+            that was chosen most.
+        overlap: of the experts of a decode batch, the share that the one just before it used as
+            well, on average; None where no two follow each other.
+    """
+
+    layer: TraceLayer
+    num_batches: int
+    num_decode_batches: int
+    num_tokens: int
+    num_choices: int
+    num_distinct: int
+    top_share: float
+    overlap: float | None
+
+
+@dataclass(slots=True)
+class _Tally:
+    layer: TraceLayer
+    num_batches: int = 0
+    num_decode_batches: int = 0
+    num_tokens: int = 0
+    choices: Counter[int] = field(default_factory=Counter)
+    before: frozenset[int] = frozenset()  # the experts of the decode batch just before, if it was
+    overlaps: float = 0.0
+    num_overlaps: int = 0
+
+    def add(self, batch: TraceBatch) -> None:
+        self.num_batches += 1
+        self.num_tokens += batch.num_tokens
+        self.choices.update(batch.experts)
+        if not batch.is_decode:
+            self.before = frozenset()
+            return
+        self.num_decode_batches += 1
+        chosen = frozenset(batch.experts)
+        if self.before:
+            self.overlaps += len(chosen & self.before) / len(chosen)
+            self.num_overlaps += 1
+        self.before = chosen
+
+    def summary(self) -> LayerSummary:
+        num_choices = self.choices.total()
+        num_top = -(-self.layer.num_experts // 10)
+        top = sum(count for _, count in self.choices.most_common(num_top))
+        return LayerSummary(
+            self.layer,
+            self.num_batches,
+            self.num_decode_batches,
+            self.num_tokens,
+            num_choices,
+            len(self.choices),
+            top / num_choices if num_choices else 0.0,
+            self.overlaps / self.num_overlaps if self.num_overlaps else None,
+        )
+
+
+def summarize(trace: Iterable[TraceLayer | TraceBatch]) -> list[LayerSummary]:
+    """Each layer of `trace`, in the order of their numbers. Nothing but sums is kept."""
+    tallies: list[_Tally] = []
+    for record in trace:
+        if isinstance(record, TraceLayer):
+            tallies.append(_Tally(record))
+        else:
+            tallies[record.layer].add(record)
+    return [tally.summary() for tally in tallies]
