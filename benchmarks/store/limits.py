@@ -29,13 +29,19 @@ class Names:
     """The files of one version of control groups."""
 
     limit: str
+    swap: str
+    counts_both: bool
+    """Whether the swap limit is one for memory and swap together."""
     peak: str
     empty: str
     """Written to give back the page cache; none in version 2, which does so on removal."""
 
 
-_V1 = Names("memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.force_empty")
-_V2 = Names("memory.max", "memory.peak", "")
+_V1 = Names(
+    "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", True,
+    "memory.max_usage_in_bytes", "memory.force_empty",
+)  # fmt: skip
+_V2 = Names("memory.max", "memory.swap.max", False, "memory.peak", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +118,19 @@ def memory_group(limit_bytes: int | None, *, root: Path = Path("/")) -> Iterator
     try:
         try:
             if limit_bytes is not None:
-                (path / names.limit).write_text(str(limit_bytes))
+                _set_limit(group, limit_bytes)
         except OSError as error:
             raise _no_group(path, error.strerror or str(error)) from error
         yield group
     finally:
         _remove(group)
+
+
+def _set_limit(group: MemoryGroup, limit_bytes: int) -> None:
+    (group.path / group.names.limit).write_text(str(limit_bytes))
+    swap = group.path / group.names.swap
+    if swap.exists():  # not where the kernel does not count it
+        swap.write_text(str(limit_bytes if group.names.counts_both else 0))
 
 
 def remove_stale(root: Path = Path("/")) -> list[str]:
