@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hotset.core.errors import ConfigProblem
 from hotset.core.tensortypes import TENSOR_TYPES, tensor_type_named
-from hotset.gguf.synth.blocks import SYNTHETIC_TYPES, Tile, random_blocks
+from hotset.gguf.synth.blocks import SYNTHETIC_TYPES, Tile, leaning_blocks, random_blocks
 from synthkit import values_of
 
 
@@ -65,3 +65,15 @@ def test_a_tile_streams_whole_blocks_of_its_own_and_exactly_as_many_as_asked(
     streamed = b"".join(tile.stream(n_blocks, random.Random(seed)))
     assert len(streamed) == n_blocks * 18
     assert {streamed[i : i + 18] for i in range(0, len(streamed), 18)} <= known
+
+
+@pytest.mark.parametrize("lean", [0.1, 0.25, 0.6])
+def test_leaning_blocks_lie_around_a_vector_of_alternating_signs(lean: float) -> None:
+    raw = leaning_blocks(20_000, 2.0, lean, random.Random(4))
+    values = values_of("Q8_0", raw)
+    signs = np.tile([1.0, -1.0], values.size // 2)
+    along = values.ravel() * signs
+    assert along.mean() == pytest.approx(lean * 2.0, rel=0.05)
+    assert (along - along.mean()).std() == pytest.approx(2.0, rel=0.1)
+    # Seen without the signs there is no lean.
+    assert abs(values.mean()) < 0.05

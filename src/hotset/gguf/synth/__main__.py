@@ -12,6 +12,7 @@ from hotset.core.errors import HotsetError
 from hotset.core.units import format_bytes
 from hotset.gguf.synth.families import FAMILIES, family_named
 from hotset.gguf.synth.fullscale import MIXES, REAL_MODELS, write_fullscale
+from hotset.gguf.synth.locality import Locality
 from hotset.gguf.synth.models import write_sized, write_tiny
 from hotset.gguf.synth.recipe import Dims, Mix
 
@@ -61,6 +62,7 @@ def _run(options: argparse.Namespace) -> list[str]:
                 seed=options.seed,
                 n_shards=options.shards,
                 fused=options.fused,
+                locality=options.locality,
             )
         case "sized":
             paths = write_sized(
@@ -70,6 +72,7 @@ def _run(options: argparse.Namespace) -> list[str]:
                 replace(Mix(), experts=options.type, down=options.down_type or options.type),
                 seed=options.seed,
                 n_shards=options.shards,
+                locality=options.locality,
             )
         case _:
             paths = (write_fullscale(options.model, options.out, mix=options.mix),)
@@ -134,6 +137,9 @@ def _add_common(parser: argparse.ArgumentParser, *, default_type: str | None) ->
     parser.add_argument("--down-type", help="of down experts (the same)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument(
+        "--locality", type=Locality, choices=list(Locality), help="of the routing (no pattern)"
+    )
     parser.add_argument("--fused", action="store_true", help="gate and up experts as one tensor")
 
 

@@ -18,7 +18,7 @@ from statistics import NormalDist
 from hotset.core.errors import ConfigProblem
 from hotset.core.tensortypes import TensorType
 
-__all__ = ["SYNTHETIC_TYPES", "Tile", "random_blocks"]
+__all__ = ["SYNTHETIC_TYPES", "Tile", "leaning_blocks", "random_blocks"]
 
 
 def random_blocks(kind: TensorType, n_blocks: int, std: float, rng: random.Random) -> bytes:
@@ -38,6 +38,24 @@ def random_blocks(kind: TensorType, n_blocks: int, std: float, rng: random.Rando
     return bytes(planes)
 
 
+def leaning_blocks(n_blocks: int, std: float, lean: float, rng: random.Random) -> bytes:
+    """Q8_0 blocks around lean * std at even places and its negative at odd ones.
+
+    `std` is about the deviation from that. A vector of both signs, because weights of some types
+    have a small mean, which would add up along a vector of one sign.
+    """
+    # Uniform quants from `lowest` to 127: their mean is `lean` times their deviation.
+    reach = 2 * lean / (math.sqrt(3) + lean)
+    lowest = round(-127 * (1 - reach))
+    quants = [round(lowest + (127 - lowest) * i / 255) for i in range(256)]
+    tables = (bytes(q & 255 for q in quants), bytes(-q & 255 for q in quants))
+    planes = bytearray(rng.randbytes(n_blocks * _Q8_0_BYTES))
+    for i in range(2, _Q8_0_BYTES):
+        planes[i::_Q8_0_BYTES] = planes[i::_Q8_0_BYTES].translate(tables[i % 2])
+    _Halves(_Q8_0_BYTES, (127 - lowest) / math.sqrt(12))(planes, rng.randbytes(n_blocks), std)
+    return bytes(planes)
+
+
 class Tile:
     """A stretch of random blocks that many tensors share, each starting at a block of its own.
 
@@ -45,10 +63,17 @@ class Tile:
     at the speed of the disk, and no two experts start at the same block but by chance.
     """
 
-    def __init__(self, kind: TensorType, std: float, seed: str, n_blocks: int) -> None:
+    def __init__(
+        self, kind: TensorType, std: float, seed: str, n_blocks: int, *, lean: float = 0.0
+    ) -> None:
         self._block_bytes = kind.block_bytes
         self._n_blocks = n_blocks
-        self._data = memoryview(random_blocks(kind, n_blocks, std, random.Random(seed)))
+        rng = random.Random(seed)
+        self._data = memoryview(
+            leaning_blocks(n_blocks, std, lean, rng)
+            if lean
+            else random_blocks(kind, n_blocks, std, rng)
+        )
 
     def stream(self, n_blocks: int, rng: random.Random) -> Iterator[memoryview]:
         """Chunks of `n_blocks` blocks together; each chunk starts where `rng` says."""
@@ -161,6 +186,7 @@ def _ue4m3(code: int) -> float:
     return math.ldexp(1 + mantissa / 8, exponent - 8)
 
 
+_Q8_0_BYTES = 34
 _IQ1_M_UNIT_STD = 7.43
 
 

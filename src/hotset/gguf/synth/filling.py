@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import random
 import struct
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import add
+from statistics import NormalDist
 
 from hotset.core.tensortypes import TensorType
 from hotset.core.units import MIB
 from hotset.gguf.synth.blocks import Tile
+from hotset.gguf.synth.locality import LEAN
 from hotset.gguf.synth.recipe import Fill, TensorPlan
 from hotset.gguf.synth.writer import Chunk, TensorEntry
 
@@ -34,7 +38,7 @@ class Filler:
     def __init__(self, seed: int, silent: frozenset[int]) -> None:
         self._seed = seed
         self._silent = silent
-        self._tiles: dict[tuple[str, float, int], Tile] = {}
+        self._tiles: dict[tuple[str, float, int, bool], Tile] = {}
 
     def entry(self, plan: TensorPlan) -> TensorEntry:
         """The tensor with its data, which is made when it is written."""
@@ -53,8 +57,19 @@ class Filler:
                 return self._slices(plan, rng)
 
     def _router(self, plan: TensorPlan, rng: random.Random) -> Iterator[Chunk]:
-        """Router weights: every expert is as likely as any other, token by token."""
-        return self._slices(plan, rng)
+        """Router weights. Without popularity every expert is as likely as any other, token by
+        token; with it, rows also have a weight along the vector that embeddings lean to."""
+        if not plan.popularity:
+            return self._slices(plan, rng)
+        n_in, n_experts = plan.shape
+        # Quantiles and not draws, so that every layer is as concentrated as the next.
+        normal = NormalDist(0.0, plan.popularity)
+        wanted = [normal.inv_cdf((i + 0.5) / n_experts) for i in range(n_experts)]
+        rng.shuffle(wanted)
+        weights = array("f", b"".join(self._slices(plan, rng)))
+        rows = (weights[i * n_in : (i + 1) * n_in] for i in range(n_experts))
+        pairs = zip(rows, wanted, strict=True)
+        return (_with_lean(row, plan.gain * w / LEAN).tobytes() for row, w in pairs)
 
     def _slices(self, plan: TensorPlan, rng: random.Random) -> Iterator[Chunk]:
         """Each slice of a stack (each expert) starts at a place of its own in the tile."""
@@ -87,14 +102,22 @@ class Filler:
         n_bytes = plan.type.row_bytes(n_in) * math.prod(plan.shape[1:])
         is_large = n_bytes > _LARGE_TENSOR_BYTES
         n_blocks = (_LARGE_TILE_BYTES if is_large else _SMALL_TILE_BYTES) // plan.type.block_bytes
-        return self._cached_tile(plan.type, std, n_blocks)
+        return self._cached_tile(plan.type, std, n_blocks, plan.fill is Fill.LEANING)
 
-    def _cached_tile(self, kind: TensorType, std: float, n_blocks: int) -> Tile:
-        key = (kind.name, std, n_blocks)
+    def _cached_tile(self, kind: TensorType, std: float, n_blocks: int, is_leaning: bool) -> Tile:
+        key = (kind.name, std, n_blocks, is_leaning)
         if key not in self._tiles:
             seed = f"{self._seed}/{kind.name}/{std}/{n_blocks}"
-            self._tiles[key] = Tile(kind, std, seed, n_blocks)
+            lean = LEAN if is_leaning else 0.0
+            self._tiles[key] = Tile(kind, std, seed, n_blocks, lean=lean)
         return self._tiles[key]
+
+
+def _with_lean(row: Sequence[float], logit: float) -> array[float]:
+    """The row changed so that its product with the vector that embeddings lean to, the numbers
+    1, -1, 1 ..., is `logit`."""
+    missing = (logit - sum(row[0::2]) + sum(row[1::2])) / len(row)
+    return array("f", map(add, row, [missing, -missing] * (len(row) // 2)))
 
 
 def _values(plan: TensorPlan, rng: random.Random) -> bytes:

@@ -12,6 +12,7 @@ from hotset.core.tensortypes import tensor_type_named
 from hotset.core.units import MIB, format_bytes
 from hotset.gguf.synth.families import family_named
 from hotset.gguf.synth.filling import Filler
+from hotset.gguf.synth.locality import Locality, with_locality
 from hotset.gguf.synth.recipe import Dims, FamilyRecipe, Mix, ModelKind
 from hotset.gguf.synth.vocab import make_vocabulary
 from hotset.gguf.synth.writer import Value, write_shards
@@ -30,6 +31,7 @@ def write_tiny(
     seed: int = 0,
     n_shards: int = 1,
     fused: bool = False,
+    locality: Locality | None = None,
     **sizes: int,
 ) -> tuple[Path, ...]:
     """Write a model of a few MB that the engine loads and answers with.
@@ -42,14 +44,15 @@ def write_tiny(
         seed: another seed, another model of the same shape.
         n_shards: files.
         fused: gate and up experts as one tensor.
+        locality: how concentrated the routing is; None for a model without a pattern.
         sizes: fields of `Dims` that differ from the family's tiny model (`n_layers=2`).
 
     Returns:
         The files, first shard first.
 
     Raises:
-        ConfigProblem: an unknown family, type or size; expert types in a family without
-            experts; `fused` where the engine takes only split gate and up.
+        ConfigProblem: an unknown family, type or size; expert types or a locality in a family
+            that has no use for them; `fused` where the engine takes only split gate and up.
         MachineProblem: the file cannot be written.
     """
     recipe = family_named(family)
@@ -58,11 +61,18 @@ def write_tiny(
         raise ConfigProblem(f"family '{family}': it has no experts to give a type; leave it out")
     experts_type = experts_type or Mix().experts
     mix = Mix(experts=_type(experts_type), down=_type(down_type or experts_type))
-    return _write(recipe, path, dims, mix, seed=seed, n_shards=n_shards)
+    return _write(recipe, path, dims, mix, locality, seed=seed, n_shards=n_shards)
 
 
 def write_sized(
-    family: str, path: Path, dims: Dims, mix: Mix, *, seed: int = 0, n_shards: int = 1
+    family: str,
+    path: Path,
+    dims: Dims,
+    mix: Mix,
+    *,
+    seed: int = 0,
+    n_shards: int = 1,
+    locality: Locality | None = None,
 ) -> tuple[Path, ...]:
     """Write a model of any size, at the speed of the disk.
 
@@ -70,15 +80,25 @@ def write_sized(
         ConfigProblem: as `write_tiny`.
         MachineProblem: when the disk has no room for it, before anything is written.
     """
-    return _write(family_named(family), path, dims, mix, seed=seed, n_shards=n_shards)
+    recipe = family_named(family)
+    return _write(recipe, path, dims, mix, locality, seed=seed, n_shards=n_shards)
 
 
 def _write(
-    recipe: FamilyRecipe, path: Path, dims: Dims, mix: Mix, *, seed: int, n_shards: int
+    recipe: FamilyRecipe,
+    path: Path,
+    dims: Dims,
+    mix: Mix,
+    locality: Locality | None,
+    *,
+    seed: int,
+    n_shards: int,
 ) -> tuple[Path, ...]:
     _check(recipe, dims)
     vocabulary = make_vocabulary(dims.n_vocab)
     plan = recipe.plan(dims, mix)
+    if locality is not None:
+        plan = with_locality(plan, locality)
     filler = Filler(seed, vocabulary.silent)
     entries = [filler.entry(tensor) for tensor in plan.tensors]
     _require_room(path, sum(entry.n_bytes for entry in entries))

@@ -34,6 +34,7 @@ class Fill(Enum):
 
     MATRIX = auto()  # a product keeps the size of what goes in (times the gain)
     EMBEDDING = auto()  # values of the size of the gain
+    LEANING = auto()  # as EMBEDDING, around a vector that all rows share
     OUTPUT = auto()  # as MATRIX; rows of silent tokens are zero
     TIED = auto()  # as EMBEDDING; rows of silent tokens are small
     ROUTER = auto()  # as MATRIX; its own kind, so that routing can be given a pattern
@@ -155,13 +156,18 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """One tensor: its place in the file, and how it is filled."""
+    """One tensor: its place in the file, and how it is filled.
+
+    `popularity` is for a router: how far its experts differ in being chosen at all, as a share of
+    how far one expert's logits differ between tokens.
+    """
 
     name: str
     shape: tuple[int, ...]
     type: TensorType
     fill: Fill
     gain: float = 1.0
+    popularity: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
