@@ -13,21 +13,9 @@ if TYPE_CHECKING:
 
     from hotset.cli.launching import Launchable
     from hotset.core.settings import ExpertStore
-    from hotset.engine.base import Engine
     from hotset.store.page import CountersPage
-    from hotset.store.probe import StoreCheck
 
-__all__ = ["ExpertWatch", "check_store", "watched_store"]
-
-
-def check_store(engine: Engine) -> StoreCheck:
-    """Does the store load in this engine, and if not, why? Starts it once or twice to try."""
-    from hotset.engine.llama_server import LlamaServerEngine
-    from hotset.store.probe import check_embedded, check_llama_server
-
-    if isinstance(engine, LlamaServerEngine):
-        return check_llama_server(engine.program)
-    return check_embedded()
+__all__ = ["ExpertWatch", "watched_store"]
 
 
 class ExpertWatch:

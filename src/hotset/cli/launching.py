@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hotset.engine.base import Engine
     from hotset.engine.running import Running
     from hotset.engine.watch import Progress
+    from hotset.store.probe import StoreCheck
 
 __all__ = ["DEMO_NAME", "Launchable", "describe_plan", "launch", "prepare", "resolve_model"]
 
@@ -164,15 +165,24 @@ def prepare(model: str, wishes: Wishes, engine: str, *, may_embed: bool = False)
 def _with_store(ready: Launchable, machine: Machine, wishes: Wishes) -> Launchable:
     """The same model with its experts in the store, if the engine takes it; else a plan that says
     why not."""
-    from hotset.cli.experts import check_store
     from hotset.core.plan import make_plan
 
-    store = check_store(ready.engine)
+    store = _check_store(ready.engine)
     if store.plugin:
         plan = make_plan(ready.spec, machine, replace(wishes, can_store=True))
         return replace(ready, plan=plan, plugin=store.plugin)
     reason = f"without the expert store, which would help here: {store.reason}"
     return replace(ready, plan=replace(ready.plan, reasons=(*ready.plan.reasons, reason)))
+
+
+def _check_store(engine: Engine) -> StoreCheck:
+    """Does the store load in this engine, and if not, why? Starts it once or twice to try."""
+    from hotset.engine.llama_server import LlamaServerEngine
+    from hotset.store.probe import check_embedded, check_llama_server
+
+    if isinstance(engine, LlamaServerEngine):
+        return check_llama_server(engine.program)
+    return check_embedded()
 
 
 def _check_name(path: Path) -> None:
