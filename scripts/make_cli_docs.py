@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from typer import Context
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -63,11 +64,7 @@ def command_lines() -> Iterator[str]:
     # Resilient parsing: a context for help, without a complaint about missing arguments.
     with group.make_context("hotset", [], resilient_parsing=True, terminal_width=WIDTH) as context:
         yield from help_lines("hotset", group.get_help(context))
-        for name, command in group.commands.items():
-            with command.make_context(
-                name, [], parent=context, resilient_parsing=True, terminal_width=WIDTH
-            ) as inner:
-                yield from help_lines(f"hotset {name}", command.get_help(inner))
+        yield from below("hotset", group, context)
     yield ""
     yield "## Exit codes"
     yield ""
@@ -79,6 +76,17 @@ def command_lines() -> Iterator[str]:
     yield "| 129, 130, 143 | ended by SIGHUP, by Ctrl-C, by SIGTERM |"
     yield ""
     yield "Code 1 is an internal error, too. Every failure is one line on stderr."
+
+
+def below(title: str, group: TyperGroup, context: Context) -> Iterator[str]:
+    """The help of every command of a group, and of those below."""
+    for name, command in group.commands.items():
+        with command.make_context(
+            name, [], parent=context, resilient_parsing=True, terminal_width=WIDTH
+        ) as inner:
+            yield from help_lines(f"{title} {name}", command.get_help(inner))
+            if isinstance(command, TyperGroup):
+                yield from below(f"{title} {name}", command, inner)
 
 
 def help_lines(title: str, text: str) -> Iterator[str]:
