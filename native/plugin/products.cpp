@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "counters.h"
 #include "host.h"
@@ -43,6 +45,11 @@ Tensor* over(Context* context, int type, int64_t ne0, int64_t ne1, int64_t ne2, 
     return tensor;
 }
 
+bool tell_error(const Tensor* product) {
+    say("%s: %s", product->name, hotset_store_error(experts_store()));
+    return false;
+}
+
 char* at_least(std::vector<char>& bytes, size_t size) {
     if (bytes.size() < size) {
         bytes.resize(size);
@@ -67,7 +74,8 @@ bool Products::compute(Tensor* product) {
     return done;
 }
 
-// Sorts the batch by expert; experts come in the order in which the router first names them.
+// Sorts the batch by expert; the experts of several tokens come in the order of the file, so that
+// they are read in it.
 bool Products::group(const Tensor* product) {
     const Tensor* ids = product->src[2];
     const int64_t num_experts = product->src[0]->ne[2];
@@ -94,6 +102,10 @@ bool Products::group(const Tensor* product) {
                 static_cast<int32_t>(token * ids->ne[0] + slot));
         }
     }
+    if (ids->ne[1] > 1) {
+        std::sort(routed.begin(), routed.begin() + static_cast<std::ptrdiff_t>(num_routed),
+                  [](const ExpertRows& a, const ExpertRows& b) { return a.expert < b.expert; });
+    }
     return true;
 }
 
@@ -110,45 +122,36 @@ bool Products::compute_mapped(Tensor* product) {
                     {weights->data, weights->nb[2], static_cast<uint32_t>(weights->ne[2])});
 }
 
-// Experts are computed as they arrive, those already in memory first; in several goes where the
-// batch needs more experts than memory holds.
 bool Products::compute_stored(Tensor* product, const Place& place) {
-    for (size_t first = 0; first < num_routed; first += place.capacity) {
-        const size_t n = std::min<size_t>(num_routed - first, place.capacity);
-        if (!take(place, first, n)) {
-            say("%s: %s", product->name, hotset_store_error(experts_store()));
-            return false;
-        }
-        waiting.resize(n);
-        for (size_t i = 0; i < n; ++i) {
-            waiting[i] = i;
-        }
-        while (!waiting.empty()) {
-            arrived.clear();
-            std::erase_if(waiting, [&](size_t i) {
-                const bool ready = hotset_store_ready(lease, i, place.part) != 0;
-                if (ready) {
-                    arrived.push_back(i);
-                }
-                return ready;
-            });
-            if (arrived.empty()) {
-                arrived.push_back(waiting.front());
-                waiting.erase(waiting.begin());
-            }
-            for (size_t& i : arrived) {
-                const void* weights = hotset_store_wait(lease, i, place.part);
-                if (weights == nullptr) {
-                    say("%s: %s", product->name, hotset_store_error(experts_store()));
-                    return false;
-                }
-                i += first; // from here on an index in `routed`
-                routed[i].weights = weights;
-            }
-            if (!multiply(product, arrived, place.bank)) {
-                return false;
-            }
-        }
+    const auto num_tokens = static_cast<uint32_t>(product->src[2]->ne[1]);
+    const bool prompt = num_tokens > HOTSET_MOST_DECODED_TOKENS;
+    // The other half of memory stays as decoding left it.
+    const size_t most = std::max(1U, prompt ? place.capacity / 2 : place.capacity);
+    return num_routed <= most
+               ? compute_whole(product, place, num_tokens)
+               : compute_in_turns(product, place, num_tokens, std::max<size_t>(1, most / 2));
+}
+
+// All experts of the batch at once. The first product of a layer names the experts of all, so all
+// their matrices are asked for at once, and held until the last product.
+bool Products::compute_whole(Tensor* product, const Place& place, uint32_t num_tokens) {
+    const bool same =
+        lease != nullptr && leased_layer == place.layer && leased.size() == num_routed &&
+        std::equal(leased.begin(), leased.end(), routed.begin(),
+                   [](int32_t expert, const ExpertRows& rows) { return expert == rows.expert; });
+    if (!same) {
+        let_go();
+        name_experts(0, num_routed);
+        leased_layer = place.layer;
+        parts_to_come = (1U << place.num_parts) - 1;
+        lease = hotset_store_acquire(experts_store(), place.layer, leased.data(), leased.size(),
+                                     parts_to_come, num_tokens);
+    }
+    if (lease == nullptr) {
+        return tell_error(product);
+    }
+    if (!multiply_arriving(product, place, 0, num_routed)) {
+        return false;
     }
     parts_to_come &= ~(1U << place.part);
     if (parts_to_come == 0) {
@@ -157,33 +160,83 @@ bool Products::compute_stored(Tensor* product, const Place& place) {
     return true;
 }
 
-// Holds the experts routed[first, first + n). The first product of a layer names the experts of
-// all, so all their matrices are asked for at once; unless the batch needs more than memory holds,
-// when the others would be gone again before their turn.
-bool Products::take(const Place& place, size_t first, size_t n) {
-    const bool same =
-        lease != nullptr && leased_layer == place.layer && leased.size() == n && n == num_routed &&
-        std::equal(leased.begin(), leased.end(), routed.begin(),
-                   [](int32_t expert, const ExpertRows& rows) { return expert == rows.expert; });
-    if (same) {
-        return true;
-    }
+// More experts than memory should hold: `size` at a time, and of them the matrix at hand only,
+// since the others would be gone again before their turn. The next are read meanwhile.
+bool Products::compute_in_turns(Tensor* product, const Place& place, uint32_t num_tokens,
+                                size_t size) {
     let_go();
+    const auto ask = [&](size_t first, decltype(hotset_store_acquire)* acquire) {
+        name_experts(first, std::min(first + size, num_routed));
+        return acquire(experts_store(), place.layer, leased.data(), leased.size(), 1U << place.part,
+                       num_tokens);
+    };
+    for (size_t first = 0; first < num_routed; first += size) {
+        if (lease == nullptr) {
+            lease = ask(first, hotset_store_acquire);
+            leased_layer = -1;
+        }
+        if (lease == nullptr) {
+            return tell_error(product);
+        }
+        const size_t next = first + size;
+        if (next < num_routed) {
+            next_lease = ask(next, hotset_store_try_acquire);
+        }
+        if (!multiply_arriving(product, place, first, std::min(size, num_routed - first))) {
+            return false;
+        }
+        hotset_store_release(lease);
+        lease = std::exchange(next_lease, nullptr);
+    }
+    return true;
+}
+
+void Products::name_experts(size_t begin, size_t end) {
     leased.clear();
-    for (size_t i = first; i < first + n; ++i) {
+    for (size_t i = begin; i < end; ++i) {
         leased.push_back(routed[i].expert);
     }
-    const bool whole = n == num_routed;
-    parts_to_come = whole ? (1U << place.num_parts) - 1 : 1U << place.part;
-    leased_layer = place.layer;
-    lease = hotset_store_acquire(experts_store(), place.layer, leased.data(), n, parts_to_come);
-    return lease != nullptr;
+}
+
+// Multiplies the experts routed[first, first + n), which are held, as they arrive; those already in
+// memory first.
+bool Products::multiply_arriving(Tensor* product, const Place& place, size_t first, size_t n) {
+    waiting.resize(n);
+    std::iota(waiting.begin(), waiting.end(), 0);
+    while (!waiting.empty()) {
+        arrived.clear();
+        std::erase_if(waiting, [&](size_t i) {
+            const bool ready = hotset_store_ready(lease, i, place.part) != 0;
+            if (ready) {
+                arrived.push_back(i);
+            }
+            return ready;
+        });
+        if (arrived.empty()) {
+            arrived.push_back(waiting.front());
+            waiting.erase(waiting.begin());
+        }
+        for (size_t& i : arrived) {
+            const void* weights = hotset_store_wait(lease, i, place.part);
+            if (weights == nullptr) {
+                return tell_error(product);
+            }
+            i += first; // from here on an index in `routed`
+            routed[i].weights = weights;
+        }
+        if (!multiply(product, arrived, place.bank)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 void Products::let_go() {
-    if (lease != nullptr) {
-        hotset_store_release(lease);
-        lease = nullptr;
+    for (hotset_lease** held : {&lease, &next_lease}) {
+        if (*held != nullptr) {
+            hotset_store_release(*held);
+            *held = nullptr;
+        }
     }
 }
 

@@ -36,7 +36,11 @@ private:
     bool group(const ggml::Tensor* product);
     bool compute_mapped(ggml::Tensor* product);
     bool compute_stored(ggml::Tensor* product, const Place& place);
-    bool take(const Place& place, size_t first, size_t n);
+    bool compute_whole(ggml::Tensor* product, const Place& place, uint32_t num_tokens);
+    bool compute_in_turns(ggml::Tensor* product, const Place& place, uint32_t num_tokens,
+                          size_t size);
+    void name_experts(size_t begin, size_t end);
+    bool multiply_arriving(ggml::Tensor* product, const Place& place, size_t first, size_t n);
     void let_go();
     bool multiply(ggml::Tensor* product, const std::vector<size_t>& which, hotset_bank bank);
 
@@ -50,8 +54,10 @@ private:
     std::vector<char> graph_memory, rows_in, rows_out;
     std::vector<int32_t> places; // of each row's weights
 
-    // What is held in memory: from the first product of a layer to its last.
+    // What is held in memory: from the first product of a layer to its last; or, for a batch that
+    // is done in turns, the experts of this turn and of the next.
     hotset_lease* lease = nullptr;
+    hotset_lease* next_lease = nullptr;
     int leased_layer = -1;
     uint32_t parts_to_come = 0; // bits of the layer's parts not yet computed
     std::vector<int32_t> leased;

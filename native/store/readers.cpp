@@ -1,5 +1,6 @@
 #include "readers.h"
 
+#include <algorithm>
 #include <csignal>
 #include <pthread.h>
 
@@ -36,10 +37,8 @@ void Readers::submit(const std::vector<Job>& jobs) {
         const std::lock_guard lock(mutex);
         queue.insert(queue.end(), jobs.begin(), jobs.end());
     }
-    if (jobs.size() == 1) {
+    for (size_t i = 0; i < std::min(jobs.size(), threads.size()); ++i) {
         wake.notify_one();
-    } else {
-        wake.notify_all();
     }
 }
 

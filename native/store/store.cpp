@@ -1,6 +1,7 @@
 #include "store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -29,7 +30,9 @@ struct Unit {
     uint32_t slot = NOWHERE;
     uint32_t num_leases = 0;
     uint32_t num_coming = 0;
-    State parts[HOTSET_MAX_PARTS] = {};
+    uint32_t num_waiting = 0; // threads, for any of the parts
+    // Written under the lock, read also without: who sees `ready` sees the matrix.
+    std::atomic<State> parts[HOTSET_MAX_PARTS] = {};
 };
 
 struct Part {
@@ -44,6 +47,7 @@ struct Pool {
 
     Arena arena;
     uint32_t num_units = 0;
+    std::vector<uint32_t> layer_sizes;
     std::vector<uint32_t> free_slots;
     uint32_t num_idle = 0; // units in memory that may leave
     std::vector<bool> may_leave;
@@ -56,6 +60,7 @@ struct Layer {
     uint32_t num_experts;
     Pool* pool;
     uint32_t first_unit; // in the pool
+    uint32_t number;     // in the pool
 };
 
 ssize_t plain_read(void*, int file, void* memory, size_t size, off_t offset) {
@@ -73,6 +78,8 @@ struct hotset_store final : hotset::Readers::Listener {
     std::map<std::string, std::unique_ptr<File>> files;
     std::vector<std::unique_ptr<Pool>> pools;
     std::vector<Layer> layers;
+    std::vector<std::unique_ptr<hotset_lease>> spare_leases;
+    uint32_t num_blocked = 0; // threads that wait for memory
     hotset_stats stats{};
     std::string error, error_shown;
     std::unique_ptr<hotset::Readers> readers; // last: its threads use all of the above
@@ -80,14 +87,27 @@ struct hotset_store final : hotset::Readers::Listener {
     void fail(std::string what) { error = std::move(what); }
     void update_idle(Pool& pool, uint32_t unit);
     void take_slots(Pool& pool, const std::vector<uint32_t>& units);
+    std::unique_ptr<hotset_lease> new_lease();
+    hotset_lease* acquire(const Layer& layer, const int32_t* experts, size_t n, uint32_t parts,
+                          uint32_t num_tokens, bool wait);
 };
 
+// Kept when it is given back, so that a token allocates nothing.
 struct hotset_lease {
-    hotset_store* store;
-    const Layer* layer;
-    std::vector<int32_t> experts;
+    hotset_store* store = nullptr;
+    const Layer* layer = nullptr;
+    std::vector<uint32_t> units = {};
+    std::vector<Job> jobs = {};
 
-    uint32_t unit(size_t i) const { return layer->first_unit + static_cast<uint32_t>(experts[i]); }
+    uint64_t offset(uint32_t unit, uint32_t part) const {
+        const auto& [file, offset, expert_bytes] = layer->parts[part];
+        return offset + (unit - layer->first_unit) * expert_bytes;
+    }
+
+    void hold() const;
+    void drop() const;
+    size_t num_missing() const;
+    size_t request(uint32_t parts);
 };
 
 // A unit may leave when nobody holds it and no read writes into it. Called after each change.
@@ -111,7 +131,10 @@ void hotset_store::take_slots(Pool& pool, const std::vector<uint32_t>& units) {
             const uint32_t victim = pool.policy->evict(pool.may_leave);
             Unit& leaving = pool.units[victim];
             pool.free_slots.push_back(leaving.slot);
-            leaving = {};
+            leaving.slot = NOWHERE;
+            for (auto& state : leaving.parts) {
+                state = State::absent;
+            }
             update_idle(pool, victim);
             stats.num_evictions += 1;
             stats.resident_bytes -= pool.arena.slot_bytes;
@@ -126,7 +149,7 @@ void hotset_store::done(const Job& job, std::string what, uint64_t moved_bytes) 
     const std::lock_guard lock(mutex);
     Pool& pool = *static_cast<Pool*>(job.owner);
     Unit& u = pool.units[job.unit];
-    u.parts[job.part] = what.empty() ? State::ready : State::failed;
+    u.parts[job.part].store(what.empty() ? State::ready : State::failed, std::memory_order_release);
     u.num_coming -= 1;
     if (!what.empty()) {
         fail(std::move(what));
@@ -134,8 +157,12 @@ void hotset_store::done(const Job& job, std::string what, uint64_t moved_bytes) 
     stats.read_bytes += moved_bytes;
     stats.num_reads += 1;
     update_idle(pool, job.unit);
-    arrived.notify_all();
-    loosened.notify_all();
+    if (u.num_waiting > 0) {
+        arrived.notify_all();
+    }
+    if (num_blocked > 0) {
+        loosened.notify_all();
+    }
 }
 
 hotset_store* hotset_store_new(void) { return new hotset_store; }
@@ -149,7 +176,8 @@ int hotset_store_add_layer(hotset_store* store, const hotset_part* parts, uint32
                     (store->readers != nullptr ? " after the store was opened" : ""));
         return -1;
     }
-    Layer layer{.parts = {}, .num_experts = num_experts, .pool = nullptr, .first_unit = 0};
+    Layer layer{
+        .parts = {}, .num_experts = num_experts, .pool = nullptr, .first_unit = 0, .number = 0};
     std::vector<uint64_t> sizes;
     for (uint32_t part = 0; part < num_parts; ++part) {
         auto& file = store->files[parts[part].path];
@@ -169,6 +197,8 @@ int hotset_store_add_layer(hotset_store* store, const hotset_part* parts, uint32
         layer.pool = store->pools.back().get();
     }
     layer.first_unit = layer.pool->num_units;
+    layer.number = static_cast<uint32_t>(layer.pool->layer_sizes.size());
+    layer.pool->layer_sizes.push_back(num_experts);
     layer.pool->num_units += num_experts;
     store->layers.push_back(std::move(layer));
     return static_cast<int>(store->layers.size()) - 1;
@@ -206,9 +236,9 @@ int hotset_store_open(hotset_store* store, const hotset_config* config) {
         for (uint32_t slot = num_slots; slot > 0; --slot) {
             pool->free_slots.push_back(slot - 1);
         }
-        pool->units.resize(pool->num_units);
+        pool->units = std::vector<Unit>(pool->num_units);
         pool->may_leave.resize(pool->num_units, false);
-        pool->policy = hotset::make_lru(pool->num_units);
+        pool->policy = hotset::make_quota(pool->layer_sizes, num_slots);
         store->stats.budget_bytes += num_slots * pool->arena.slot_bytes;
     }
     store->readers = std::make_unique<hotset::Readers>(
@@ -231,118 +261,160 @@ int hotset_store_bank(const hotset_store* store, int layer, uint32_t part, hotse
     return 1;
 }
 
-hotset_lease* hotset_store_acquire(hotset_store* store, int layer_number, const int32_t* experts,
-                                   size_t n, uint32_t parts) {
-    const Layer& layer = store->layers[layer_number];
-    Pool& pool = *layer.pool;
-    std::unique_lock lock(store->mutex);
-    if (n > pool.arena.num_slots) {
-        store->fail(std::to_string(n) + " experts asked for at once, but the memory holds " +
-                    std::to_string(pool.arena.num_slots));
-        return nullptr;
+std::unique_ptr<hotset_lease> hotset_store::new_lease() {
+    if (spare_leases.empty()) {
+        return std::make_unique<hotset_lease>();
     }
-    auto lease = std::make_unique<hotset_lease>(
-        hotset_lease{store, &layer, std::vector<int32_t>(experts, experts + n)});
-    std::vector<uint32_t> units;
-    size_t num_missing = 0;
-    for (size_t i = 0; i < n; ++i) {
-        units.push_back(lease->unit(i));
-    }
-    // Hold what is there before anything leaves; give it back while waiting for others, so that
-    // two threads cannot wait for each other.
-    auto hold = [&] {
-        num_missing = 0;
-        for (const uint32_t unit : units) {
-            pool.units[unit].num_leases += 1;
-            num_missing += pool.units[unit].slot == NOWHERE;
-            store->update_idle(pool, unit);
-        }
-    };
-    auto drop = [&] {
-        for (const uint32_t unit : units) {
-            pool.units[unit].num_leases -= 1;
-            store->update_idle(pool, unit);
-        }
-    };
-    hold();
-    while (num_missing > pool.free_slots.size() + pool.num_idle) {
-        drop();
-        store->loosened.wait(lock);
-        hold();
-    }
-    store->take_slots(pool, units);
+    std::unique_ptr<hotset_lease> lease = std::move(spare_leases.back());
+    spare_leases.pop_back();
+    return lease;
+}
 
-    std::vector<Job> jobs;
-    std::vector<bool> hit(n, true);
-    for (uint32_t part = 0; part < layer.parts.size(); ++part) {
-        if ((parts >> part & 1) == 0) {
-            continue;
+void hotset_lease::hold() const {
+    for (const uint32_t unit : units) {
+        layer->pool->units[unit].num_leases += 1;
+        store->update_idle(*layer->pool, unit);
+    }
+}
+
+void hotset_lease::drop() const {
+    for (const uint32_t unit : units) {
+        layer->pool->units[unit].num_leases -= 1;
+        store->update_idle(*layer->pool, unit);
+    }
+}
+
+size_t hotset_lease::num_missing() const {
+    return std::count_if(units.begin(), units.end(), [this](uint32_t unit) {
+        return layer->pool->units[unit].slot == NOWHERE;
+    });
+}
+
+// Makes the jobs that bring in what is missing of `parts`; one part after the other, so that the
+// first product can begin. Returns how many units lack nothing.
+size_t hotset_lease::request(uint32_t parts) {
+    Pool& pool = *layer->pool;
+    const auto is_missing = [&](uint32_t unit, uint32_t part) {
+        const State state = pool.units[unit].parts[part];
+        return (parts >> part & 1) != 0 && (state == State::absent || state == State::failed);
+    };
+    const auto num_parts = static_cast<uint32_t>(layer->parts.size());
+    size_t num_hits = 0;
+    for (const uint32_t unit : units) {
+        bool hit = true;
+        for (uint32_t part = 0; part < num_parts; ++part) {
+            hit = hit && !is_missing(unit, part);
         }
-        const auto& [file, offset, expert_bytes] = layer.parts[part];
-        for (size_t i = 0; i < n; ++i) {
-            Unit& unit = pool.units[units[i]];
-            if (unit.parts[part] == State::ready || unit.parts[part] == State::coming) {
+        num_hits += hit ? 1 : 0;
+    }
+    jobs.clear();
+    for (uint32_t part = 0; num_hits < units.size() && part < num_parts; ++part) {
+        for (const uint32_t number : units) {
+            if (!is_missing(number, part)) {
                 continue;
             }
-            hit[i] = false;
+            Unit& unit = pool.units[number];
             unit.parts[part] = State::coming;
             unit.num_coming += 1;
-            const uint64_t at = offset + static_cast<uint64_t>(experts[i]) * expert_bytes;
-            jobs.push_back({.file = file,
+            const uint64_t at = offset(number, part);
+            jobs.push_back({.file = layer->parts[part].file,
                             .offset = at,
-                            .size_bytes = expert_bytes,
+                            .size_bytes = layer->parts[part].expert_bytes,
                             .memory = pool.arena.place(unit.slot, part, at),
                             .owner = &pool,
-                            .unit = units[i],
+                            .unit = number,
                             .part = part});
         }
     }
-    store->stats.num_requests += n;
-    store->stats.num_hits += std::count(hit.begin(), hit.end(), true);
+    return num_hits;
+}
+
+hotset_lease* hotset_store::acquire(const Layer& layer, const int32_t* experts, size_t n,
+                                    uint32_t parts, uint32_t num_tokens, bool wait) {
+    Pool& pool = *layer.pool;
+    std::unique_lock lock(mutex);
+    if (n > pool.arena.num_slots) {
+        fail(std::to_string(n) + " experts asked for at once, but the memory holds " +
+             std::to_string(pool.arena.num_slots));
+        return nullptr;
+    }
+    std::unique_ptr<hotset_lease> lease = new_lease();
+    lease->store = this;
+    lease->layer = &layer;
+    lease->units.clear();
+    for (size_t i = 0; i < n; ++i) {
+        lease->units.push_back(layer.first_unit + static_cast<uint32_t>(experts[i]));
+    }
+    // Hold what is there before anything leaves; give it back while waiting for others, so that
+    // two threads cannot wait for each other.
+    lease->hold();
+    while (lease->num_missing() > pool.free_slots.size() + pool.num_idle ||
+           (!wait && num_blocked > 0)) {
+        lease->drop();
+        if (!wait) {
+            spare_leases.push_back(std::move(lease));
+            return nullptr;
+        }
+        num_blocked += 1;
+        loosened.wait(lock);
+        num_blocked -= 1;
+        lease->hold();
+    }
+    pool.policy->begin(layer.number, num_tokens);
+    take_slots(pool, lease->units);
+    stats.num_requests += n;
+    stats.num_hits += lease->request(parts);
     lock.unlock();
-    if (!jobs.empty()) {
-        store->readers->submit(jobs);
+    if (!lease->jobs.empty()) {
+        readers->submit(lease->jobs);
     }
     return lease.release();
 }
 
+hotset_lease* hotset_store_acquire(hotset_store* store, int layer, const int32_t* experts, size_t n,
+                                   uint32_t parts, uint32_t num_tokens) {
+    return store->acquire(store->layers[layer], experts, n, parts, num_tokens, true);
+}
+
+hotset_lease* hotset_store_try_acquire(hotset_store* store, int layer, const int32_t* experts,
+                                       size_t n, uint32_t parts, uint32_t num_tokens) {
+    return store->acquire(store->layers[layer], experts, n, parts, num_tokens, false);
+}
+
 int hotset_store_ready(hotset_lease* lease, size_t i, uint32_t part) {
-    const std::lock_guard lock(lease->store->mutex);
-    return lease->layer->pool->units[lease->unit(i)].parts[part] != State::coming;
+    const Unit& unit = lease->layer->pool->units[lease->units[i]];
+    return unit.parts[part].load(std::memory_order_acquire) != State::coming;
 }
 
 const void* hotset_store_wait(hotset_lease* lease, size_t i, uint32_t part) {
     hotset_store* store = lease->store;
-    const Pool& pool = *lease->layer->pool;
-    const Unit& unit = pool.units[lease->unit(i)];
-    std::unique_lock lock(store->mutex);
-    if (unit.parts[part] == State::coming) {
+    Pool& pool = *lease->layer->pool;
+    Unit& unit = pool.units[lease->units[i]];
+    const std::atomic<State>& state = unit.parts[part];
+    if (state.load(std::memory_order_acquire) == State::coming) {
+        std::unique_lock lock(store->mutex);
         const auto before = std::chrono::steady_clock::now();
-        store->arrived.wait(lock, [&] { return unit.parts[part] != State::coming; });
+        unit.num_waiting += 1;
+        store->arrived.wait(lock, [&] { return state != State::coming; });
+        unit.num_waiting -= 1;
         const auto waited = std::chrono::steady_clock::now() - before;
         store->stats.wait_ns += static_cast<uint64_t>(
             std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count());
     }
-    if (unit.parts[part] != State::ready) {
+    if (state.load(std::memory_order_acquire) != State::ready) {
         return nullptr;
     }
-    const auto& [file, offset, expert_bytes] = lease->layer->parts[part];
-    const uint64_t at = offset + static_cast<uint64_t>(lease->experts[i]) * expert_bytes;
-    return pool.arena.place(unit.slot, part, at);
+    return pool.arena.place(unit.slot, part, lease->offset(lease->units[i], part));
 }
 
 void hotset_store_release(hotset_lease* lease) {
     hotset_store* store = lease->store;
-    {
-        const std::lock_guard lock(store->mutex);
-        Pool& pool = *lease->layer->pool;
-        for (size_t i = 0; i < lease->experts.size(); ++i) {
-            pool.units[lease->unit(i)].num_leases -= 1;
-            store->update_idle(pool, lease->unit(i));
-        }
+    const std::lock_guard lock(store->mutex);
+    lease->drop();
+    store->spare_leases.emplace_back(lease);
+    if (store->num_blocked > 0) {
+        store->loosened.notify_all();
     }
-    store->loosened.notify_all();
-    delete lease;
 }
 
 void hotset_store_stats(hotset_store* store, hotset_stats* stats) {

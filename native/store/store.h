@@ -8,13 +8,13 @@
 //     store = hotset_store_new();
 //     layer = hotset_store_add_layer(store, parts, num_parts, num_experts);   (for every layer)
 //     hotset_store_open(store, &config);
-//     lease = hotset_store_acquire(store, layer, experts, n, HOTSET_ALL_PARTS);
+//     lease = hotset_store_acquire(store, layer, experts, n, HOTSET_ALL_PARTS, num_tokens);
 //     weights = hotset_store_wait(lease, i, part);   (i: index in `experts`)
 //     hotset_store_release(lease);
 //     hotset_store_free(store);
 //
 // All functions but new, add_layer, open and free may be called from several threads. A thread
-// that holds a lease must not wait for another: release first, then acquire.
+// that holds a lease must not wait for another: release first, then acquire, or only try to.
 #pragma once
 
 #include <stddef.h>
@@ -27,6 +27,10 @@ extern "C" {
 
 #define HOTSET_MAX_PARTS 4
 #define HOTSET_ALL_PARTS ((1u << HOTSET_MAX_PARTS) - 1)
+
+// Batches of more tokens are prompts: they touch much once, and say little of what decoding needs,
+// so they do not push out what it uses.
+#define HOTSET_MOST_DECODED_TOKENS 16
 
 typedef struct hotset_store hotset_store;
 typedef struct hotset_lease hotset_lease;
@@ -69,10 +73,14 @@ int hotset_store_open(hotset_store*, const hotset_config*);
 uint32_t hotset_store_capacity(const hotset_store*, int layer);
 
 // Takes the units of `experts` (distinct, at most the capacity) into memory and starts to read
-// those of their parts that are missing and named in `parts` (bit p: part p). Returns at once
-// unless other leases hold the memory. Null on error.
+// those of their parts that are missing and named in `parts` (bit p: part p). Asked for by a batch
+// of `num_tokens`. Returns at once unless other leases hold the memory. Null on error.
 hotset_lease* hotset_store_acquire(hotset_store*, int layer, const int32_t* experts, size_t n,
-                                   uint32_t parts);
+                                   uint32_t parts, uint32_t num_tokens);
+
+// The same, but null where it would have to wait, or others do.
+hotset_lease* hotset_store_try_acquire(hotset_store*, int layer, const int32_t* experts, size_t n,
+                                       uint32_t parts, uint32_t num_tokens);
 
 // Is this matrix there, or has its read failed? Does not wait.
 int hotset_store_ready(hotset_lease*, size_t i, uint32_t part);

@@ -97,9 +97,10 @@ struct Store {
     }
 
     // Asks for experts, compares all that comes with the file, gives them back.
-    void check(int layer, const std::vector<int32_t>& experts, uint32_t parts = HOTSET_ALL_PARTS) {
+    void check(int layer, const std::vector<int32_t>& experts, uint32_t parts = HOTSET_ALL_PARTS,
+               uint32_t num_tokens = 1) {
         hotset_lease* lease =
-            hotset_store_acquire(store, layer, experts.data(), experts.size(), parts);
+            hotset_store_acquire(store, layer, experts.data(), experts.size(), parts, num_tokens);
         EXPECT(lease != nullptr);
         for (uint32_t part = 0; part < 3; ++part) {
             if ((parts >> part & 1) == 0) {
@@ -113,6 +114,26 @@ struct Store {
             }
         }
         hotset_store_release(lease);
+    }
+
+    // The same in turns of `size`, as far as memory allows the next turn's reads during this one.
+    void check_ahead(int layer, const std::vector<int32_t>& experts, size_t size) {
+        hotset_lease* lease = nullptr;
+        for (size_t first = 0; first < experts.size(); first += size) {
+            if (lease == nullptr) {
+                lease = hotset_store_acquire(store, layer, &experts[first], size, 1, 512);
+            }
+            hotset_lease* next = nullptr;
+            if (first + size < experts.size()) {
+                next = hotset_store_try_acquire(store, layer, &experts[first + size], size, 1, 512);
+            }
+            for (size_t i = 0; i < size; ++i) {
+                const void* matrix = hotset_store_wait(lease, i, 0);
+                EXPECT(matrix != nullptr && holds(matrix, layer, 0, experts[first + i]));
+            }
+            hotset_store_release(lease);
+            lease = next;
+        }
     }
 
     static constexpr uint64_t slot_bytes = 24576 + 24576 + 20480;
@@ -174,23 +195,47 @@ void the_budget_holds_whatever_is_asked_for() {
     }
 }
 
-void the_unit_asked_for_longest_ago_leaves_first() {
+void a_layer_gives_up_its_own_unit_and_a_prompt_gives_up_its_own_first() {
+    const Model model;
+    Store store(model);
+    EXPECT(store.open(8.0 / (NUM_LAYERS * NUM_EXPERTS)));
+    for (int layer = 0; layer < NUM_LAYERS; ++layer) {
+        store.check(layer, {1, 2});
+    }
+    store.check(0, {2});
+    store.check(0, {3}); // takes the place of (0, 1)
+    EXPECT(store.stats().num_evictions == 1);
+    const uint64_t num_hits = store.stats().num_hits;
+    store.check(0, {2, 3});
+    store.check(1, {1, 2});
+    EXPECT(store.stats().num_hits == num_hits + 4);
+    for (int32_t expert = 4; expert < 16; ++expert) {
+        store.check(1, {expert}, HOTSET_ALL_PARTS, 512);
+    }
+    // One place was enough for all of them.
+    const uint64_t before = store.stats().num_hits;
+    for (int layer = 0; layer < NUM_LAYERS; ++layer) {
+        store.check(layer, {2});
+    }
+    EXPECT(store.stats().num_hits >= before + 3);
+}
+
+void trying_never_waits_for_memory_that_is_held() {
     const Model model;
     Store store(model);
     EXPECT(store.open(4.0 / (NUM_LAYERS * NUM_EXPERTS)));
-    store.check(0, {1});
-    store.check(1, {2, 3});
-    store.check(2, {4});
-    store.check(0, {1}); // a hit, which makes (1, 2) the oldest
-    EXPECT(store.stats().num_hits == 1);
-    store.check(3, {5}); // takes its place
-    EXPECT(store.stats().num_evictions == 1);
-    store.check(0, {1});
-    store.check(1, {3});
-    store.check(2, {4});
-    EXPECT(store.stats().num_hits == 4);
-    store.check(1, {2});
-    EXPECT(store.stats().num_hits == 4);
+    const int32_t first[] = {1, 2, 3}, next[] = {4, 5}, one[] = {6};
+    hotset_lease* held = hotset_store_acquire(store.store, 0, first, 3, HOTSET_ALL_PARTS, 1);
+    EXPECT(hotset_store_try_acquire(store.store, 0, next, 2, HOTSET_ALL_PARTS, 1) == nullptr);
+    hotset_lease* also = hotset_store_try_acquire(store.store, 0, one, 1, HOTSET_ALL_PARTS, 1);
+    EXPECT(also != nullptr);
+    EXPECT(store.holds(hotset_store_wait(also, 0, 2), 0, 2, 6));
+    for (size_t i = 0; i < 3; ++i) {
+        EXPECT(store.holds(hotset_store_wait(held, i, 1), 0, 1, first[i]));
+    }
+    hotset_store_release(held);
+    hotset_store_release(also);
+    store.check(0, {4, 5});
 }
 
 void a_budget_for_less_than_one_expert_is_refused_with_the_least() {
@@ -222,7 +267,7 @@ void experts_of_whole_blocks_lie_in_a_bank_and_others_do_not() {
     std::mt19937 random(3);
     for (int round = 0; round < 20; ++round) {
         const std::vector<int32_t> experts = some_experts(random, 6);
-        hotset_lease* lease = hotset_store_acquire(even, 0, experts.data(), 6, HOTSET_ALL_PARTS);
+        hotset_lease* lease = hotset_store_acquire(even, 0, experts.data(), 6, HOTSET_ALL_PARTS, 1);
         for (uint32_t part = 0; part < 2; ++part) {
             EXPECT(hotset_store_bank(even, 0, part, &bank) == 1);
             for (size_t i = 0; i < experts.size(); ++i) {
@@ -245,7 +290,7 @@ void more_experts_than_fit_are_refused() {
     Store store(model);
     EXPECT(store.open(2.0 / (NUM_LAYERS * NUM_EXPERTS)));
     const int32_t experts[] = {1, 2, 3};
-    EXPECT(hotset_store_acquire(store.store, 0, experts, 3, HOTSET_ALL_PARTS) == nullptr);
+    EXPECT(hotset_store_acquire(store.store, 0, experts, 3, HOTSET_ALL_PARTS, 1) == nullptr);
     store.check(0, {1, 2});
 }
 
@@ -283,7 +328,7 @@ void a_failed_read_is_an_error_and_the_next_request_tries_again() {
     EXPECT(store.open(0.5, {0, 0, Trouble::read, &trouble}));
     trouble.error = EIO;
     const int32_t experts[] = {2, 9};
-    hotset_lease* lease = hotset_store_acquire(store.store, 1, experts, 2, HOTSET_ALL_PARTS);
+    hotset_lease* lease = hotset_store_acquire(store.store, 1, experts, 2, HOTSET_ALL_PARTS, 1);
     // All of them: a later request that joins a read which then fails, fails with it.
     for (uint32_t part = 0; part < 3; ++part) {
         for (size_t i = 0; i < 2; ++i) {
@@ -341,7 +386,7 @@ void a_file_that_changes_or_shrinks_gives_no_weights() {
             close(file);
         }
         const int32_t expert = 1;
-        hotset_lease* lease = hotset_store_acquire(store.store, 0, &expert, 1, HOTSET_ALL_PARTS);
+        hotset_lease* lease = hotset_store_acquire(store.store, 0, &expert, 1, HOTSET_ALL_PARTS, 1);
         EXPECT(hotset_store_wait(lease, 0, 0) == nullptr);
         const char* error = hotset_store_error(store.store);
         EXPECT(std::strstr(error, shrink ? "ends at" : "changed while in use") != nullptr ||
@@ -362,7 +407,10 @@ void threads_that_ask_for_overlapping_experts_all_get_theirs() {
         threads.emplace_back([&store, seed] {
             std::mt19937 random(seed);
             for (int round = 0; round < 100; ++round) {
-                store.check(static_cast<int>(random() % NUM_LAYERS), some_experts(random, 4));
+                store.check(static_cast<int>(random() % NUM_LAYERS), some_experts(random, 4),
+                            HOTSET_ALL_PARTS, round % 3 == 0 ? 512 : 1);
+                store.check_ahead(static_cast<int>(random() % NUM_LAYERS), some_experts(random, 9),
+                                  3);
             }
         });
     }
@@ -380,7 +428,7 @@ void a_store_can_be_freed_while_reads_are_under_way() {
         Store store(model);
         EXPECT(store.open(1, {0, 0, Trouble::read, &trouble}));
         const int32_t experts[] = {0, 1, 2, 3, 4, 5};
-        hotset_store_release(hotset_store_acquire(store.store, 0, experts, 6, HOTSET_ALL_PARTS));
+        hotset_store_release(hotset_store_acquire(store.store, 0, experts, 6, HOTSET_ALL_PARTS, 1));
     }
 }
 
@@ -389,7 +437,8 @@ void a_store_can_be_freed_while_reads_are_under_way() {
 int main() {
     every_matrix_is_what_the_file_holds();
     the_budget_holds_whatever_is_asked_for();
-    the_unit_asked_for_longest_ago_leaves_first();
+    a_layer_gives_up_its_own_unit_and_a_prompt_gives_up_its_own_first();
+    trying_never_waits_for_memory_that_is_held();
     a_budget_for_less_than_one_expert_is_refused_with_the_least();
     experts_of_whole_blocks_lie_in_a_bank_and_others_do_not();
     more_experts_than_fit_are_refused();
