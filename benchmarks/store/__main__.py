@@ -211,8 +211,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=effort.seconds, help="of a slow one")
     parser.add_argument("--prefill", nargs="+", type=int, default=list(effort.prefills))
     parser.add_argument(
-        "--reserve", type=int, default=450, metavar="MIB",
-        help="for the process beside experts and what is mapped (450)",
+        "--reserve", type=int, default=350, metavar="MIB",
+        help="for the process beside experts and what is mapped (350)",
     )  # fmt: skip
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--readers", type=int, help="threads of the store that read")

@@ -33,15 +33,17 @@ class Names:
     counts_both: bool
     """Whether the swap limit is one for memory and swap together."""
     peak: str
+    anonymous: str
+    """In `memory.stat`."""
     empty: str
     """Written to give back the page cache; none in version 2, which does so on removal."""
 
 
 _V1 = Names(
     "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", True,
-    "memory.max_usage_in_bytes", "memory.force_empty",
+    "memory.max_usage_in_bytes", "total_rss", "memory.force_empty",
 )  # fmt: skip
-_V2 = Names("memory.max", "memory.swap.max", False, "memory.peak", "")
+_V2 = Names("memory.max", "memory.swap.max", False, "memory.peak", "anon", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,11 @@ class MemoryGroup:
             return int((self.path / self.names.peak).read_text())
         except OSError:
             return 0
+
+    def anonymous_bytes(self) -> int:
+        """Memory that belongs to no file, now."""
+        lines = (self.path / "memory.stat").read_text().splitlines()
+        return int(dict(line.split() for line in lines)[self.names.anonymous])
 
 
 def find_parent(root: Path = Path("/")) -> tuple[Path, Names]:

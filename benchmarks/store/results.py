@@ -55,6 +55,7 @@ class Row:
     arena_share: float | None
     start_s: float
     resident_bytes: float
+    anonymous_bytes: float
     peak_bytes: float
 
 
@@ -100,6 +101,7 @@ def _row(results: ModelResults, variant: Variant, mmap: str | None) -> Row:
         arena_share=None if arena_bytes is None else arena_bytes / model.expert_bytes,
         start_s=sure(lambda run: run.start_s),
         resident_bytes=sure(lambda run: run.resident_bytes),
+        anonymous_bytes=sure(lambda run: run.anonymous_bytes),
         peak_bytes=sure(lambda run: run.peak_bytes),
     )
 

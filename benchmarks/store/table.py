@@ -22,7 +22,7 @@ def as_table(results: ModelResults) -> str:
     for phase in phases:
         name = {"decode": "decode", "parallel": "2 at once"}.get(phase, f"pp{phase}")
         head += [name, "/mmap", "/RAM"]
-    head += ["start s", "pages MiB", "peak MiB"]
+    head += ["start s", "pages MiB", "anon MiB", "peak MiB"]
     body = [_cells(row, lengths, phases) for row in rows]
     widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
     lines = [
@@ -50,7 +50,8 @@ def _cells(row: Row, lengths: Sequence[int], phases: Sequence[str]) -> list[str]
     ]  # fmt: skip
     for phase in phases:
         cells += [_rate(rates[phase]), _ratio(row.to_mmap, phase), _ratio(row.to_ram, phase)]
-    return [*cells, f"{row.start_s:.2f}", _mib(row.resident_bytes), _mib(row.peak_bytes)]
+    sizes = (row.resident_bytes, row.anonymous_bytes, row.peak_bytes)
+    return [*cells, f"{row.start_s:.2f}", *map(_mib, sizes)]
 
 
 def _rate(value: float | None) -> str:

@@ -50,6 +50,7 @@ class Measured:
         read_bytes: per decoded token, of experts (the store) or of anything (stock).
         decode_tokens: how many the rate stands on.
         prefill: rate by prompt length.
+        anonymous_bytes: of the process at the end, without any file's pages.
         peak_bytes: of the whole process with its page cache.
     """
 
@@ -62,6 +63,7 @@ class Measured:
     arena_bytes: int | None = None
     parallel: float | None = None
     prefill: dict[int, float] | None = None
+    anonymous_bytes: int = 0
     peak_bytes: int = 0
 
 
@@ -96,6 +98,7 @@ def measure(engine: Running, effort: Effort, n_vocab: int, seed: str) -> Measure
         arena_bytes=counters.budget_bytes if counters else None,
         parallel=parallel,
         prefill=prefill,
+        anonymous_bytes=engine.group.anonymous_bytes(),
         peak_bytes=engine.group.peak_bytes(),
     )
 
@@ -108,6 +111,7 @@ def decode_only(engine: Running, effort: Effort, n_vocab: int, seed: str) -> Mea
     return Measured(
         engine.start_s, engine.resident_bytes, decoded.n_tokens / decoded.seconds,
         decoded.n_tokens, (read - read_before) / decoded.n_tokens,
+        anonymous_bytes=engine.group.anonymous_bytes(),
         peak_bytes=engine.group.peak_bytes(),
     )  # fmt: skip
 

@@ -300,6 +300,7 @@ def test_a_group_limits_a_process_and_is_gone_afterwards_with_what_still_runs(
         )
         assert sleeping.stdout is not None
         sleeping.stdout.readline()
+        assert 0 < group.anonymous_bytes() < 64 * MIB
     assert sleeping.wait(10) != 0
     sleeping.stdout.close()
 
