@@ -130,6 +130,18 @@ def test_the_key_is_not_on_the_command_line_and_the_environment_is_scrubbed(
         assert secret not in repr(settings)
 
 
+def test_threads_that_wait_sleep_soon_unless_the_user_decides(tmp_path: Path) -> None:
+    settings = settings_for(smollm2())
+    for given, expected in (
+        ({}, {"GOMP_SPINCOUNT": "10000"}),
+        ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
+        ({"OMP_WAIT_POLICY": "passive"}, {"OMP_WAIT_POLICY": "passive"}),
+    ):
+        env = fake_engine(tmp_path, "").launch(settings, given).env
+        names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+        assert {name: env[name] for name in names if name in env} == expected
+
+
 def test_a_port_in_use_is_refused_before_the_start_and_its_holder_named() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
