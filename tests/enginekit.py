@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-import signal
 import socket
 import stat
 import sys
@@ -154,12 +153,15 @@ def await_none_of(processes: list[psutil.Process], timeout_s: float) -> list[psu
     deadline = time.monotonic() + timeout_s
     left = processes
     while time.monotonic() < deadline:
-        left = [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        left = [p for p in left if _is_living(p)]
         if not left:
             break
         time.sleep(0.02)
     return left
 
 
-def kill_hard(process: psutil.Process) -> None:
-    process.send_signal(signal.SIGKILL)
+def _is_living(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -134,6 +134,14 @@ def test_ending_twice_and_from_the_start_is_harmless(start_python: Starter) -> N
     assert not process.is_alive()
 
 
+def processes_of(pid: int) -> list[psutil.Process]:
+    """The process, if it is still there."""
+    try:
+        return [psutil.Process(pid)]
+    except psutil.NoSuchProcess:
+        return []
+
+
 _WITH_GRANDCHILD = (
     "import subprocess, sys, time\n"
     "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
@@ -145,13 +153,13 @@ _WITH_GRANDCHILD = (
 def test_what_the_program_started_ends_with_it(start_python: Starter, ending: str) -> None:
     wait = "" if ending == "by itself" else "time.sleep(600)"
     process = start_python(_WITH_GRANDCHILD + wait)
-    grandchild = psutil.Process(int(await_line(process, "grandchild").split()[1]))
+    grandchild = processes_of(int(await_line(process, "grandchild").split()[1]))
     if ending == "killed":
         os.kill(process.pid, signal.SIGKILL)
     elif ending == "ended":
         process.end(grace_s=0)
     assert process.wait(20)
-    assert await_none_of([grandchild], 2.0) == []
+    assert await_none_of(grandchild, 2.0) == []
 
 
 def test_killing_the_guard_kills_the_program_and_what_it_started(start_python: Starter) -> None:
