@@ -201,7 +201,7 @@ def _store(
 @cache
 def _native() -> tuple[NativeStore, Path]:
     native = find_native()
-    check = check_embedded(native)
+    check = check_embedded(os.environ, native)
     if check.plugin is None:
         raise EngineProblem(f"expert store: {check.reason}")
     return native, check.plugin

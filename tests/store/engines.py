@@ -118,7 +118,7 @@ class Embedded:
     stops_by_interrupt = False
 
     def check(self, native: NativeStore | None = None) -> StoreCheck:
-        return check_embedded(native)
+        return check_embedded(os.environ, native)
 
     def command(self, model: Path, settings: ChildSettings | None) -> Sequence[str]:
         plugin = settings.plugin_environment["GGML_BACKEND_PATH"] if settings else "-"
@@ -132,7 +132,7 @@ class LlamaServer:
     stops_by_interrupt: ClassVar[bool] = True
 
     def check(self, native: NativeStore | None = None) -> StoreCheck:
-        return check_llama_server(self.binary, native)
+        return check_llama_server(self.binary, os.environ, native)
 
     def command(self, model: Path, settings: ChildSettings | None) -> Sequence[str]:
         return [

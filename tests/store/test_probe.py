@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_a_program_that_is_no_engine_is_named_with_what_it_did(
     program = tmp_path / "llama-server"
     program.write_text(content, encoding="utf-8")
     program.chmod(0o755)
-    check = check_llama_server(program, native)
+    check = check_llama_server(program, os.environ, native)
     assert check.plugin is None
     assert check.api_version is None
     assert check.reason.count(said) == 1
@@ -109,7 +110,23 @@ def test_counters_of_another_version_are_refused(tmp_path: Path) -> None:
         read_counters(page)
 
 
+def test_an_engine_that_is_tried_gets_the_given_environment_and_no_more(
+    native: NativeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOTSET_API_KEY", "a secret")
+    program = tmp_path / "llama-server"
+    seen = tmp_path / "seen"
+    program.write_text(f"#!/bin/sh\n/usr/bin/env > {seen}\n", encoding="utf-8")
+    program.chmod(0o755)
+    check_llama_server(program, {"GIVEN": "1"}, native)
+    names = {line.partition("=")[0] for line in seen.read_text().splitlines()}
+    assert {"GIVEN", "GGML_BACKEND_PATH"} <= names
+    assert "HOTSET_API_KEY" not in names
+
+
 def test_the_embedded_engine_without_a_native_part_says_so() -> None:
-    check = check_embedded(NativeStore({3: Path("/missing/plugin.so")}, Path("/missing")))
+    check = check_embedded(
+        os.environ, NativeStore({3: Path("/missing/plugin.so")}, Path("/missing"))
+    )
     assert not check.works
     assert "does not take the expert store /missing/plugin.so" in check.reason

@@ -113,11 +113,13 @@ def _native() -> _Finding:
 
 
 def _engines() -> Iterator[_Finding]:
+    from hotset.engine.base import scrubbed
     from hotset.engine.embedded import EmbeddedEngine
     from hotset.engine.llama_server import LlamaServerEngine, find_llama_server
     from hotset.store.probe import check_embedded, check_llama_server
 
-    yield _engine(EmbeddedEngine(), "engine embedded", check_embedded)
+    environ = scrubbed(os.environ)
+    yield _engine(EmbeddedEngine(), "engine embedded", partial(check_embedded, environ))
     program = find_llama_server(os.environ.get("PATH", os.defpath))
     if program is None:
         yield _Finding(
@@ -126,7 +128,7 @@ def _engines() -> Iterator[_Finding]:
             "none on the PATH; it is only needed for a graphics card",
         )
     else:
-        check = partial(check_llama_server, program)
+        check = partial(check_llama_server, program, environ)
         yield _engine(LlamaServerEngine(program), f"engine {program}", check)
 
 

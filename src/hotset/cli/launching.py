@@ -177,12 +177,14 @@ def _with_store(ready: Launchable, machine: Machine, wishes: Wishes) -> Launchab
 
 def _check_store(engine: Engine) -> StoreCheck:
     """Does the store load in this engine, and if not, why? Starts it once or twice to try."""
+    from hotset.engine.base import scrubbed
     from hotset.engine.llama_server import LlamaServerEngine
     from hotset.store.probe import check_embedded, check_llama_server
 
+    environ = scrubbed(os.environ)
     if isinstance(engine, LlamaServerEngine):
-        return check_llama_server(engine.program)
-    return check_embedded()
+        return check_llama_server(engine.program, environ)
+    return check_embedded(environ)
 
 
 def _check_name(path: Path) -> None:

@@ -74,12 +74,14 @@ def status(as_json: Json = False) -> None:
 
 def _checks() -> Iterator[StoreCheck]:
     """Each engine that this machine has, tried when it is asked for."""
+    from hotset.engine.base import scrubbed
     from hotset.engine.llama_server import find_llama_server
     from hotset.store.probe import check_embedded, check_llama_server
 
-    yield check_embedded()
+    environ = scrubbed(os.environ)
+    yield check_embedded(environ)
     if program := find_llama_server(os.environ.get("PATH", os.defpath)):
-        yield check_llama_server(program)
+        yield check_llama_server(program, environ)
 
 
 def _verdict(check: StoreCheck) -> str:

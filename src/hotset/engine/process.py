@@ -57,7 +57,6 @@ class EngineProcess:
         on_line: Callable[[str], None],
     ) -> None:
         self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        self.num_lines = 0
         self.pid = 0
         self.exit_status: int | None = None
         self._on_line = on_line
@@ -118,7 +117,6 @@ class EngineProcess:
             if _PRIVATE in line:
                 continue
             self.lines.append(line)
-            self.num_lines += 1
             self._on_line(line)
 
     def is_alive(self) -> bool:
@@ -148,9 +146,6 @@ class EngineProcess:
                     thread.join(timeout=_GUARD_GRACE_S)
             self._reports.close()
             self._output.close()
-
-    def last_lines(self, n: int) -> list[str]:
-        return list(self.lines)[-n:]
 
     def settle(self) -> None:
         """After the end: wait until the last output has been read."""

@@ -61,9 +61,6 @@ class Running:
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.api_key.reveal()}"} if self.api_key else {}
 
-    def last_lines(self, n: int) -> list[str]:
-        return self._process.last_lines(n)
-
     def died(self) -> EngineProblem:
         """The error to raise when a request found the engine gone."""
         self._process.wait(2.0)

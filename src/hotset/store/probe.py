@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -36,20 +35,29 @@ class StoreCheck:
         return self.plugin is not None
 
 
-def check_embedded(native: NativeStore | None = None) -> StoreCheck:
-    """Try the plugins in the embedded engine, each in a process of its own."""
+def check_embedded(environ: Mapping[str, str], native: NativeStore | None = None) -> StoreCheck:
+    """Try the plugins in the embedded engine, each in a process of its own.
+
+    `environ` is all that such a process gets of an environment: no keys of other services.
+    """
 
     def attempt(plugin: Path) -> _Attempt:
-        return _run([sys.executable, "-m", "hotset.store.embedded", str(plugin)], {})
+        return _run([sys.executable, "-m", "hotset.store.embedded", str(plugin)], environ)
 
     return _check("embedded", native, attempt)
 
 
-def check_llama_server(binary: Path, native: NativeStore | None = None) -> StoreCheck:
-    """Try the plugins in the llama-server at `binary`, by having it list its devices."""
+def check_llama_server(
+    binary: Path, environ: Mapping[str, str], native: NativeStore | None = None
+) -> StoreCheck:
+    """Try the plugins in the llama-server at `binary`, by having it list its devices.
+
+    `environ` as for `check_embedded`.
+    """
 
     def attempt(plugin: Path) -> _Attempt:
-        return _run([str(binary), "--list-devices"], {"GGML_BACKEND_PATH": str(plugin)})
+        env = {**environ, "GGML_BACKEND_PATH": str(plugin)}
+        return _run([str(binary), "--list-devices"], env)
 
     return _check(str(binary), native, attempt)
 
@@ -81,7 +89,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> _Attempt:
     try:
         child = subprocess.run(
             command,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1", **environment},
+            env=dict(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
