@@ -81,6 +81,7 @@ class ClientProblem(HotsetError):
     Args:
         message: one line.
         http_status: the 4xx status that fits (400, 404, 413, 429 ...).
+        retry_after_s: when it is worth asking again; None if never as sent.
 
     Raises:
         ValueError: when `http_status` is not in 400..499.
@@ -88,8 +89,11 @@ class ClientProblem(HotsetError):
 
     kind = "client"
 
-    def __init__(self, message: str, http_status: int = 400) -> None:
+    def __init__(
+        self, message: str, http_status: int = 400, *, retry_after_s: float | None = None
+    ) -> None:
         if not 400 <= http_status <= 499:
             raise ValueError(f"a client problem has a 4xx status, not {http_status}")
         super().__init__(message)
         self.http_status = http_status
+        self.retry_after_s = retry_after_s
