@@ -7,7 +7,6 @@ card's memory is left out: it says something about a person, and nothing about t
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
@@ -120,8 +119,16 @@ def _yaml_lines(words: Mapping[str, object], indent: str = "") -> Iterator[str]:
                 yield f"{indent}  - {first.lstrip()}"
                 yield from others
         else:
-            # JSON's scalars and flat lists are YAML's, too.
-            yield f"{indent}{key}: {json.dumps(value)}"
+            yield f"{indent}{key}: {_yaml_value(value)}"
+
+
+def _yaml_value(value: object) -> str:
+    if isinstance(value, str):
+        kept = (c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in value)
+        return f'"{"".join(kept)}"'
+    if isinstance(value, list):
+        return f"[{', '.join(map(_yaml_value, value))}]"
+    return str(value).lower()  # a whole number, true or false
 
 
 def _dotted(path: Sequence[str | int]) -> str:
