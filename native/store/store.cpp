@@ -13,7 +13,9 @@
 
 #include "arena.h"
 #include "file.h"
+#include "lease.h"
 #include "policy.h"
+#include "pool.h"
 #include "readers.h"
 
 namespace {
@@ -21,47 +23,11 @@ namespace {
 using hotset::Arena;
 using hotset::File;
 using hotset::Job;
-
-constexpr uint32_t NOWHERE = UINT32_MAX;
-
-enum class State : uint8_t { absent, coming, ready, failed };
-
-struct Unit {
-    uint32_t slot = NOWHERE;
-    uint32_t num_leases = 0;
-    uint32_t num_coming = 0;
-    uint32_t num_waiting = 0; // threads, for any of the parts
-    // Written under the lock, read also without: who sees `ready` sees the matrix.
-    std::atomic<State> parts[HOTSET_MAX_PARTS] = {};
-};
-
-struct Part {
-    const File* file;
-    uint64_t offset;
-    uint64_t expert_bytes;
-};
-
-// Layers whose units have the same sizes compete for the same slots.
-struct Pool {
-    explicit Pool(std::vector<uint64_t> part_bytes) : arena(std::move(part_bytes)) {}
-
-    Arena arena;
-    uint32_t num_units = 0;
-    std::vector<uint32_t> layer_sizes;
-    std::vector<uint32_t> free_slots;
-    uint32_t num_idle = 0; // units in memory that may leave
-    std::vector<bool> may_leave;
-    std::unique_ptr<hotset::Policy> policy;
-    std::vector<Unit> units;
-};
-
-struct Layer {
-    std::vector<Part> parts;
-    uint32_t num_experts;
-    Pool* pool;
-    uint32_t first_unit; // in the pool
-    uint32_t number;     // in the pool
-};
+using hotset::Layer;
+using hotset::NOWHERE;
+using hotset::Pool;
+using hotset::State;
+using hotset::Unit;
 
 ssize_t plain_read(void*, int file, void* memory, size_t size, off_t offset) {
     return pread(file, memory, size, offset);
@@ -85,40 +51,11 @@ struct hotset_store final : hotset::Readers::Listener {
     std::unique_ptr<hotset::Readers> readers; // last: its threads use all of the above
 
     void fail(std::string what) { error = std::move(what); }
-    void update_idle(Pool& pool, uint32_t unit);
     void take_slots(Pool& pool, const std::vector<uint32_t>& units);
     std::unique_ptr<hotset_lease> new_lease();
     hotset_lease* acquire(const Layer& layer, const int32_t* experts, size_t n, uint32_t parts,
                           uint32_t num_tokens, bool wait);
 };
-
-// Kept when it is given back, so that a token allocates nothing.
-struct hotset_lease {
-    hotset_store* store = nullptr;
-    const Layer* layer = nullptr;
-    std::vector<uint32_t> units = {};
-    std::vector<Job> jobs = {};
-
-    uint64_t offset(uint32_t unit, uint32_t part) const {
-        const auto& [file, offset, expert_bytes] = layer->parts[part];
-        return offset + (unit - layer->first_unit) * expert_bytes;
-    }
-
-    void hold() const;
-    void drop() const;
-    size_t num_missing() const;
-    size_t request(uint32_t parts);
-};
-
-// A unit may leave when nobody holds it and no read writes into it. Called after each change.
-void hotset_store::update_idle(Pool& pool, uint32_t unit) {
-    const Unit& u = pool.units[unit];
-    const bool idle = u.slot != NOWHERE && u.num_leases == 0 && u.num_coming == 0;
-    if (idle != pool.may_leave[unit]) {
-        pool.may_leave[unit] = idle;
-        pool.num_idle += idle ? 1 : -1;
-    }
-}
 
 // Gives a slot to each of `units` that has none; there are enough free slots and idle units.
 void hotset_store::take_slots(Pool& pool, const std::vector<uint32_t>& units) {
@@ -135,7 +72,7 @@ void hotset_store::take_slots(Pool& pool, const std::vector<uint32_t>& units) {
             for (auto& state : leaving.parts) {
                 state = State::absent;
             }
-            update_idle(pool, victim);
+            pool.update_idle(victim);
             stats.num_evictions += 1;
             stats.resident_bytes -= pool.arena.slot_bytes;
         }
@@ -156,7 +93,7 @@ void hotset_store::done(const Job& job, std::string what, uint64_t moved_bytes) 
     }
     stats.read_bytes += moved_bytes;
     stats.num_reads += 1;
-    update_idle(pool, job.unit);
+    pool.update_idle(job.unit);
     if (u.num_waiting > 0) {
         arrived.notify_all();
     }
@@ -268,65 +205,6 @@ std::unique_ptr<hotset_lease> hotset_store::new_lease() {
     std::unique_ptr<hotset_lease> lease = std::move(spare_leases.back());
     spare_leases.pop_back();
     return lease;
-}
-
-void hotset_lease::hold() const {
-    for (const uint32_t unit : units) {
-        layer->pool->units[unit].num_leases += 1;
-        store->update_idle(*layer->pool, unit);
-    }
-}
-
-void hotset_lease::drop() const {
-    for (const uint32_t unit : units) {
-        layer->pool->units[unit].num_leases -= 1;
-        store->update_idle(*layer->pool, unit);
-    }
-}
-
-size_t hotset_lease::num_missing() const {
-    return std::count_if(units.begin(), units.end(), [this](uint32_t unit) {
-        return layer->pool->units[unit].slot == NOWHERE;
-    });
-}
-
-// Makes the jobs that bring in what is missing of `parts`; one part after the other, so that the
-// first product can begin. Returns how many units lack nothing.
-size_t hotset_lease::request(uint32_t parts) {
-    Pool& pool = *layer->pool;
-    const auto is_missing = [&](uint32_t unit, uint32_t part) {
-        const State state = pool.units[unit].parts[part];
-        return (parts >> part & 1) != 0 && (state == State::absent || state == State::failed);
-    };
-    const auto num_parts = static_cast<uint32_t>(layer->parts.size());
-    size_t num_hits = 0;
-    for (const uint32_t unit : units) {
-        bool hit = true;
-        for (uint32_t part = 0; part < num_parts; ++part) {
-            hit = hit && !is_missing(unit, part);
-        }
-        num_hits += hit ? 1 : 0;
-    }
-    jobs.clear();
-    for (uint32_t part = 0; num_hits < units.size() && part < num_parts; ++part) {
-        for (const uint32_t number : units) {
-            if (!is_missing(number, part)) {
-                continue;
-            }
-            Unit& unit = pool.units[number];
-            unit.parts[part] = State::coming;
-            unit.num_coming += 1;
-            const uint64_t at = offset(number, part);
-            jobs.push_back({.file = layer->parts[part].file,
-                            .offset = at,
-                            .size_bytes = layer->parts[part].expert_bytes,
-                            .memory = pool.arena.place(unit.slot, part, at),
-                            .owner = &pool,
-                            .unit = number,
-                            .part = part});
-        }
-    }
-    return num_hits;
 }
 
 hotset_lease* hotset_store::acquire(const Layer& layer, const int32_t* experts, size_t n,
