@@ -24,6 +24,7 @@ struct Unit {
     uint32_t num_leases = 0;
     uint32_t num_coming = 0;
     uint32_t num_waiting = 0; // threads, for any of the parts
+    uint32_t layer = 0;       // in the store
     // Written under the lock, read also without: who sees `ready` sees the matrix.
     std::atomic<State> parts[HOTSET_MAX_PARTS] = {};
 };
@@ -54,6 +55,7 @@ struct Layer {
     std::vector<Part> parts;
     uint32_t num_experts;
     Pool* pool;
+    uint32_t index;      // in the store
     uint32_t first_unit; // in the pool
     uint32_t number;     // in the pool
 };

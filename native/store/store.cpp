@@ -17,6 +17,7 @@
 #include "policy.h"
 #include "pool.h"
 #include "readers.h"
+#include "tally.h"
 
 namespace {
 
@@ -46,7 +47,8 @@ struct hotset_store final : hotset::Readers::Listener {
     std::vector<Layer> layers;
     std::vector<std::unique_ptr<hotset_lease>> spare_leases;
     uint32_t num_blocked = 0; // threads that wait for memory
-    hotset_stats stats{};
+    hotset::Tally tally;
+    uint64_t budget_bytes = 0;
     std::string error, error_shown;
     std::unique_ptr<hotset::Readers> readers; // last: its threads use all of the above
 
@@ -73,12 +75,12 @@ void hotset_store::take_slots(Pool& pool, const std::vector<uint32_t>& units) {
                 state = State::absent;
             }
             pool.update_idle(victim);
-            stats.num_evictions += 1;
-            stats.resident_bytes -= pool.arena.slot_bytes;
+            tally.more(leaving.layer, &hotset_stats::num_evictions, 1);
+            tally.less(leaving.layer, &hotset_stats::resident_bytes, pool.arena.slot_bytes);
         }
         pool.units[unit].slot = pool.free_slots.back();
         pool.free_slots.pop_back();
-        stats.resident_bytes += pool.arena.slot_bytes;
+        tally.more(pool.units[unit].layer, &hotset_stats::resident_bytes, pool.arena.slot_bytes);
     }
 }
 
@@ -91,8 +93,8 @@ void hotset_store::done(const Job& job, std::string what, uint64_t moved_bytes) 
     if (!what.empty()) {
         fail(std::move(what));
     }
-    stats.read_bytes += moved_bytes;
-    stats.num_reads += 1;
+    tally.more(u.layer, &hotset_stats::read_bytes, moved_bytes);
+    tally.more(u.layer, &hotset_stats::num_reads, 1);
     pool.update_idle(job.unit);
     if (u.num_waiting > 0) {
         arrived.notify_all();
@@ -113,8 +115,12 @@ int hotset_store_add_layer(hotset_store* store, const hotset_part* parts, uint32
                     (store->readers != nullptr ? " after the store was opened" : ""));
         return -1;
     }
-    Layer layer{
-        .parts = {}, .num_experts = num_experts, .pool = nullptr, .first_unit = 0, .number = 0};
+    Layer layer{.parts = {},
+                .num_experts = num_experts,
+                .pool = nullptr,
+                .index = static_cast<uint32_t>(store->layers.size()),
+                .first_unit = 0,
+                .number = 0};
     std::vector<uint64_t> sizes;
     for (uint32_t part = 0; part < num_parts; ++part) {
         auto& file = store->files[parts[part].path];
@@ -138,6 +144,7 @@ int hotset_store_add_layer(hotset_store* store, const hotset_part* parts, uint32
     layer.pool->layer_sizes.push_back(num_experts);
     layer.pool->num_units += num_experts;
     store->layers.push_back(std::move(layer));
+    store->tally.add_layer();
     return static_cast<int>(store->layers.size()) - 1;
 }
 
@@ -176,7 +183,12 @@ int hotset_store_open(hotset_store* store, const hotset_config* config) {
         pool->units = std::vector<Unit>(pool->num_units);
         pool->may_leave.resize(pool->num_units, false);
         pool->policy = hotset::make_quota(pool->layer_sizes, num_slots);
-        store->stats.budget_bytes += num_slots * pool->arena.slot_bytes;
+        store->budget_bytes += num_slots * pool->arena.slot_bytes;
+    }
+    for (const Layer& layer : store->layers) {
+        for (uint32_t expert = 0; expert < layer.num_experts; ++expert) {
+            layer.pool->units[layer.first_unit + expert].layer = layer.index;
+        }
     }
     store->readers = std::make_unique<hotset::Readers>(
         std::max(1U, config->num_readers), config->read != nullptr ? config->read : plain_read,
@@ -240,8 +252,8 @@ hotset_lease* hotset_store::acquire(const Layer& layer, const int32_t* experts, 
     }
     pool.policy->begin(layer.number, num_tokens);
     take_slots(pool, lease->units);
-    stats.num_requests += n;
-    stats.num_hits += lease->request(parts);
+    tally.more(layer.index, &hotset_stats::num_requests, n);
+    tally.more(layer.index, &hotset_stats::num_hits, lease->request(parts));
     lock.unlock();
     if (!lease->jobs.empty()) {
         readers->submit(lease->jobs);
@@ -276,8 +288,8 @@ const void* hotset_store_wait(hotset_lease* lease, size_t i, uint32_t part) {
         store->arrived.wait(lock, [&] { return state != State::coming; });
         unit.num_waiting -= 1;
         const auto waited = std::chrono::steady_clock::now() - before;
-        store->stats.wait_ns += static_cast<uint64_t>(
-            std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count());
+        store->tally.more(unit.layer, &hotset_stats::wait_ns,
+                          std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count());
     }
     if (state.load(std::memory_order_acquire) != State::ready) {
         return nullptr;
@@ -297,8 +309,23 @@ void hotset_store_release(hotset_lease* lease) {
 
 void hotset_store_stats(hotset_store* store, hotset_stats* stats) {
     const std::lock_guard lock(store->mutex);
-    *stats = store->stats;
+    *stats = store->tally.totals();
 }
+
+void hotset_store_layer_stats(hotset_store* store, int layer, hotset_stats* stats) {
+    const std::lock_guard lock(store->mutex);
+    *stats = store->tally.of(layer);
+}
+
+void hotset_store_share_stats(hotset_store* store, hotset_stats* stats) {
+    store->tally.share(stats);
+}
+
+void hotset_store_share_layer_stats(hotset_store* store, int layer, hotset_stats* stats) {
+    store->tally.share(layer, stats);
+}
+
+uint64_t hotset_store_budget(const hotset_store* store) { return store->budget_bytes; }
 
 const char* hotset_store_error(hotset_store* store) {
     const std::lock_guard lock(store->mutex);

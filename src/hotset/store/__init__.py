@@ -4,7 +4,7 @@ and its routing traces."""
 from __future__ import annotations
 
 from hotset.store.child import ChildSettings, child_settings
-from hotset.store.counters import Counters, read_counters
+from hotset.store.counters import Counters, LayerCounters, StoreState, read_counters
 from hotset.store.locate import NativeStore, find_native
 from hotset.store.probe import StoreCheck, check_embedded, check_llama_server
 from hotset.store.trace import LayerSummary, TraceBatch, TraceLayer, read_trace, summarize
@@ -12,9 +12,11 @@ from hotset.store.trace import LayerSummary, TraceBatch, TraceLayer, read_trace,
 __all__ = [
     "ChildSettings",
     "Counters",
+    "LayerCounters",
     "LayerSummary",
     "NativeStore",
     "StoreCheck",
+    "StoreState",
     "TraceBatch",
     "TraceLayer",
     "check_embedded",
