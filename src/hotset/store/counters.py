@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from dataclasses import dataclass
@@ -130,13 +131,13 @@ def _read(page: BinaryIO, path: Path) -> Counters:
             f" totals, {layer_bytes} bytes per layer and state {state} do not belong to version"
             f" {version}; install hotset again"
         )
-    rest_bytes = _TOTALS.size + num_layers * _LAYER.size
-    rest = page.read(rest_bytes)
-    if len(rest) < rest_bytes:
+    whole_bytes = _HEADER.size + _TOTALS.size + num_layers * _LAYER.size
+    if os.fstat(page.fileno()).st_size < whole_bytes:
         raise EngineProblem(
-            f"expert store counters {path}: ends after {len(rest)} of the {rest_bytes} bytes that"
-            f" {num_layers} layers need; install hotset again"
+            f"expert store counters {path}: shorter than the {whole_bytes} bytes that {num_layers}"
+            " layers need; install hotset again"
         )
+    rest = page.read(whole_bytes - _HEADER.size)
     layers = (_layer(rest, _TOTALS.size + i * _LAYER.size) for i in range(num_layers))
     return Counters(
         *_TOTALS.unpack_from(rest), StoreState(state), tuple(sorted(layers, key=_in_the_model))
