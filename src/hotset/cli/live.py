@@ -64,7 +64,8 @@ class LiveLine:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self.is_on:
-            with self._lock, signals_held():
+            self._thread.join()
+            with signals_held():
                 self._clear()
 
     def print(self, text: str, stream: TextIO) -> None:

@@ -39,7 +39,7 @@ class AnswerMeter:
         answer = work - self._at_first_token
         return " · ".join(
             [
-                f"{timings.answer_tokens:,} tokens",
+                f"{timings.answer_tokens:,} token{'s' if timings.answer_tokens > 1 else ''}",
                 f"{timings.answer_per_s:.1f} tok/s",
                 *_experts(answer, work.read_bytes),
             ]
@@ -85,6 +85,5 @@ class ServiceMeter:
 
 
 def _experts(work: ExpertWork, read_bytes: int) -> list[str]:
-    if not work.num_requests:
-        return []
-    return [f"experts {work.hit_share:.0%} from RAM", f"{read_bytes / 1e9:.1f} GB read"]
+    hits = [f"experts {work.hit_share:.0%} from RAM"] if work.num_requests else []
+    return [*hits, f"{read_bytes / 1e9:.1f} GB read"] if hits or read_bytes else []
