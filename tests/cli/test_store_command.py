@@ -11,18 +11,11 @@ from clikit import assert_refused, background, environment, hotset
 from enginekit import can_run_llama_server, llama_server, smollm2
 from hotset.store import TraceBatch, find_native, read_trace, summarize
 from store import tracekit
-from store.tinymoe import NUM_LAYERS, write_tiny_moe
+from store.tinymoe import NUM_LAYERS
 
-NUM_EXPERTS = 512
-# The model's 166 MiB do not fit beside what the engine needs for itself.
+NUM_EXPERTS = 512  # of the fixture `moe`
 LITTLE_RAM = ("--ram", "300MiB", "--ctx", "256")
 ASKED = ("hello", "--temp", "0", "--max-tokens", "5", "--threads", "1")
-
-
-@pytest.fixture(name="moe", scope="module")
-def _moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("moe") / "moe.gguf"
-    return write_tiny_moe(path, num_experts=NUM_EXPERTS)
 
 
 @pytest.fixture(name="needs_native")

@@ -82,6 +82,8 @@ class LiveLine:
 
     def refresh(self) -> None:
         """Draw the line anew now, if this is a moment for it."""
+        if not self.is_on:
+            return
         line = ""
         with suppress(HotsetError):
             line = harmless(self._describe())
