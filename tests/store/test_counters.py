@@ -41,7 +41,7 @@ def test_what_was_laid_out_is_read_back(
     # Room that is not used yet lies behind the last layer.
     path.write_bytes(page_of(totals, layers, state=state) + bytes(LAYER_BYTES))
     counters = read_counters(path)
-    assert counters == Counters(*totals, state, tuple(layers))
+    assert counters == Counters(*totals, state=state, layers=tuple(layers))
     assert counters.num_misses == counters.num_requests - counters.num_hits
 
 

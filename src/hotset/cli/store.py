@@ -56,7 +56,12 @@ def status(
         native = find_native()
     except EngineProblem as problem:
         if as_json:
-            report = {"native": None, "reason": problem.message, "engines": [], "running": []}
+            report: dict[str, Any] = {
+                "native": None,
+                "reason": problem.message,
+                "engines": [],
+                "running": [],
+            }
             print(json.dumps(report, indent=1))
             raise typer.Exit(problem.exit_code) from None
         raise

@@ -140,7 +140,9 @@ def _read(page: BinaryIO, path: Path) -> Counters:
     rest = page.read(whole_bytes - _HEADER.size)
     layers = (_layer(rest, _TOTALS.size + i * _LAYER.size) for i in range(num_layers))
     return Counters(
-        *_TOTALS.unpack_from(rest), StoreState(state), tuple(sorted(layers, key=_in_the_model))
+        *_TOTALS.unpack_from(rest),
+        state=StoreState(state),
+        layers=tuple(sorted(layers, key=_in_the_model)),
     )
 
 
