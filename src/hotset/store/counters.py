@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import BinaryIO
@@ -85,8 +85,8 @@ class Counters:
     read_bytes: int
     num_reads: int
     wait_ns: int
-    state: StoreState = StoreState.NONE
-    layers: tuple[LayerCounters, ...] = ()
+    state: StoreState = field(default=StoreState.NONE, kw_only=True)
+    layers: tuple[LayerCounters, ...] = field(default=(), kw_only=True)
 
     @property
     def num_misses(self) -> int:
