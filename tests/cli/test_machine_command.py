@@ -10,7 +10,11 @@ import pytest
 
 from clikit import assert_refused, environment, hotset
 from enginekit import can_run_llama_server, llama_server
+from hotset.probe.cpu import cpu
+from hotset.probe.disk import disk_of
 from hotset.probe.measure import LEAST_FILE_BYTES
+from hotset.probe.measured import DiskFact, Measured, RamFact, ram_identity, save_measured
+from hotset.probe.memory import memory
 
 DESCRIBED = (
     *("--gpu", "16GiB,RX 9070 XT", "--gpu-used", "1.5GiB", "--pcie", "4x16"),
@@ -112,19 +116,32 @@ def model_in(folder: Path) -> Path:
     return folder
 
 
-def test_measured_figures_are_kept_and_used_and_can_be_ignored_when_damaged(
-    tmp_path: Path,
-) -> None:
+def test_what_was_measured_is_kept_and_used(tmp_path: Path) -> None:
     models = model_in(tmp_path / "models")
     ended = hotset("doctor", "--measure", models, home=tmp_path)
     assert (ended.code, ended.err) == (0, "")
-    assert "all cores read" in ended.out
+    kept = json.loads((tmp_path / ".cache/hotset/machine.json").read_text())
+    # Beside other programs' work there is no figure of memory, but the reason.
+    assert (kept["ram"] is None) == ("speed of memory: not measured" in ended.out)
+    assert (kept["disks"] == {}) == (f"disk of {models}: not measured" in ended.out)
+    shown = json.loads(hotset("machine", "show", "--json", "--model", models, home=tmp_path).out)
+    rates = [disk["read_bytes_s"] for disk in kept["disks"].values()] or [None]
+    assert [shown["disk"]["read_bytes_s"]] == rates
+    ram = kept["ram"] or {"read_bytes_s": None}
+    assert shown["ram_bandwidth_bytes_s"] == ram["read_bytes_s"]
+
+
+def test_kept_figures_are_shown_with_their_day_and_damaged_ones_are_ignored(
+    tmp_path: Path,
+) -> None:
     kept = tmp_path / ".cache/hotset/machine.json"
-    ram = json.loads(kept.read_text())["ram"]
-    shown = hotset("machine", "show", "--json", "--model", models, home=tmp_path)
-    assert json.loads(shown.out)["ram_bandwidth_bytes_s"] == ram["read_bytes_s"]
-    later = hotset("doctor", models, home=tmp_path)
-    assert f"(measured {ram['day']})" in later.out
+    identity = ram_identity(cpu(), memory().total_bytes)
+    ram = RamFact(41 * 10**9, identity, "2026-01-02")
+    disks = {disk_of(tmp_path).identity: DiskFact(3_100_000_000, 1_900_000_000, "2026-01-03")}
+    assert save_measured(kept, Measured(ram, disks)) == ""
+    out = hotset("doctor", tmp_path, home=tmp_path).out
+    assert "all cores read 41 GB/s (measured 2026-01-02)" in out
+    assert "reads 3.1 GB/s, in 512 KiB reads 1.9 GB/s (measured 2026-01-03)" in out
     kept.write_text("{")
     damaged = hotset("machine", "show", home=tmp_path)
     assert damaged.code == 0

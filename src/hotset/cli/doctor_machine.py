@@ -51,12 +51,12 @@ def machine_findings(
         from hotset.probe.measured import save_measured
 
         complaint = save_measured(measured_file(os.environ), measured)
-        for subject, reason in reasons:
+        for subject, reason, remedy in reasons:
             yield Finding(
                 Level.WARNING,
                 f"speed of {subject}",
                 f"not measured: {reason}",
-                "name a folder on that disk with a model file, or free some memory",
+                remedy,
             )
     yield from _memory(measured)
     yield from _graphics(listed)
@@ -256,8 +256,10 @@ def _model_files(path: Path) -> Iterator[Path]:
         yield from path.glob(pattern)
 
 
-def _measure(paths: Sequence[Path], before: Measured) -> tuple[Measured, list[tuple[str, str]]]:
-    """New figures beside those of other disks; and what could not be measured, with the reason."""
+def _measure(
+    paths: Sequence[Path], before: Measured
+) -> tuple[Measured, list[tuple[str, str, str]]]:
+    """New figures beside those of other disks; what has none, with its reason and remedy."""
     from hotset.probe.cpu import cpu
     from hotset.probe.disk import disk_of
     from hotset.probe.measure import measure_disk, measure_ram
@@ -265,11 +267,11 @@ def _measure(paths: Sequence[Path], before: Measured) -> tuple[Measured, list[tu
     from hotset.probe.memory import memory
 
     day = datetime.date.today().isoformat()
-    reasons: list[tuple[str, str]] = []
+    reasons: list[tuple[str, str, str]] = []
     processor, ram = cpu(), memory()
     speed = measure_ram(processor.num_cores, ram.available_bytes)
     if isinstance(speed, str):
-        reasons.append(("memory", speed))
+        reasons.append(("memory", speed, "measure again when other programs rest"))
     else:
         identity = ram_identity(processor, ram.total_bytes)
         before = replace(before, ram=RamFact(speed.read_bytes_s, identity, day))
@@ -279,12 +281,10 @@ def _measure(paths: Sequence[Path], before: Measured) -> tuple[Measured, list[tu
             disk, file = disk_of(path), _largest(path)
         except OSError:
             continue  # the finding about this disk says so
-        if file is None:
-            reasons.append((f"the disk of {path.absolute()}", "there is no model file to read"))
-            continue
-        found = measure_disk(file, disk.file_system)
+        found = measure_disk(file, disk.file_system) if file else "there is no model file to read"
         if isinstance(found, str):
-            reasons.append((f"the disk of {path.absolute()}", found))
+            subject = f"the disk of {path.absolute()}"
+            reasons.append((subject, found, "name a folder on that disk with a large model file"))
         else:
             disks[disk.identity] = DiskFact(found.read_bytes_s, found.random_read_bytes_s, day)
     return replace(before, disks=disks), reasons

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hotset.core.units import KIB, MIB
 from hotset.probe.sysfs import read_text
@@ -37,7 +38,8 @@ _OWN_CACHE = frozenset({"zfs", "9p", "virtiofs"})
 _DISK_TIME_S = 0.6
 _MOST_READ_BYTES = 256 * MIB
 
-_RAM_TIME_S = 0.4
+_RAM_ROUNDS = 8
+_LEAST_SHARE = 0.8
 _LEAST_RAM_BYTES = 256 * MIB
 _MOST_RAM_BYTES = 512 * MIB
 _RAM_SHARE = 8
@@ -62,8 +64,9 @@ class DiskSpeed:
 class RamSpeed:
     """Attributes:
     read_bytes_s: all threads together, each reading its own part of `num_bytes` in sequence,
-        with numpy's sum: an instruction mix that keeps up with memory from a few cores on.
-    num_bytes: the memory that was read again and again.
+        with numpy's sum: an instruction mix that keeps up with memory from a few cores on. The
+        best of eight rounds.
+    num_bytes: the memory that was read in each round.
     num_threads: how many read.
     is_beyond_cache: whether that is at least twice the processor's last-level cache; if not, the
         figure is partly the cache's.
@@ -135,13 +138,21 @@ def _read_rate(
     return _together(read, in_flight)
 
 
-def measure_ram(num_threads: int, available_bytes: int, root: Path = Path("/")) -> RamSpeed | str:
+def measure_ram(
+    num_threads: int,
+    available_bytes: int,
+    root: Path = Path("/"),
+    *,
+    least_share: float = _LEAST_SHARE,
+) -> RamSpeed | str:
     """Read memory with all cores for less than a second.
 
     Args:
         num_threads: as many as there are physical cores.
         available_bytes: an eighth of it is used at most, and no more than 512 MiB.
         root: where /sys is looked for, for the size of the cache.
+        least_share: of the time in which the threads must have had the processor; below it the
+            figure would be that of the other programs.
 
     Returns:
         The figure, or the reason why there is none.
@@ -157,21 +168,29 @@ def measure_ram(num_threads: int, available_bytes: int, root: Path = Path("/")) 
     # Ones, not zeros: untouched pages would all be the same page of zeros.
     with ThreadPoolExecutor(num_threads) as pool:
         arrays = list(pool.map(np.ones, [part] * num_threads))
-    pending = iter(arrays)
-    lock = threading.Lock()
-    deadline = time.monotonic() + _RAM_TIME_S
+    begin = threading.Barrier(num_threads)
 
-    def read() -> int:
-        with lock:
-            array = next(pending)
-        done = 0
-        while time.monotonic() < deadline:
+    def read(array: Any) -> list[tuple[float, float]]:
+        """Wall time and processor time of each round."""
+        rounds = []
+        for _ in range(_RAM_ROUNDS):
+            begin.wait()
+            wall_s, busy_s = time.monotonic(), time.thread_time()
             array.sum()
-            done += array.nbytes
-        return done
+            rounds.append((time.monotonic() - wall_s, time.thread_time() - busy_s))
+        return rounds
 
-    rate, _ = _together(read, num_threads)
-    return RamSpeed(rate, part * 8 * num_threads, num_threads, num_bytes >= 2 * cache)
+    with ThreadPoolExecutor(num_threads) as pool:
+        threads = list(pool.map(read, arrays))
+    wall_s = sum(wall for rounds in threads for wall, _ in rounds)
+    busy_s = sum(busy for rounds in threads for _, busy in rounds)
+    if busy_s < least_share * wall_s:
+        return "other programs kept the processor busy"
+    # A round is over when the last thread is; the best one was disturbed least.
+    best_s = min(max(rounds[n][0] for rounds in threads) for n in range(_RAM_ROUNDS))
+    read_bytes = part * 8 * num_threads
+    rate = int(read_bytes / max(best_s, 1e-6))
+    return RamSpeed(rate, read_bytes, num_threads, num_bytes >= 2 * cache)
 
 
 def _together(work: Callable[[], int], num_threads: int) -> tuple[int, int]:
