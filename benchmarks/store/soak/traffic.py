@@ -24,6 +24,8 @@ _LONG = (512, 2048)
 _SHORT_ANSWER = (8, 48)
 _LONG_ANSWER = (4, 16)
 _IDLE_S = 120.0
+# The server ends a connection after so many requests, perhaps just as the next one is sent.
+_ONCE = {"Connection": "close"}
 
 
 def reference_tokens(engine: Running, n_vocab: int) -> list[int]:
@@ -38,7 +40,9 @@ def reference_tokens(engine: Running, n_vocab: int) -> list[int]:
         "ignore_eos": True, "return_tokens": True,
     }  # fmt: skip
     try:
-        answer = engine.client.post("/completion", json=order).raise_for_status().json()
+        answer = (
+            engine.client.post("/completion", json=order, headers=_ONCE).raise_for_status().json()
+        )
     except httpx.HTTPError as error:
         raise EngineProblem(f"engine: no answer to the fixed prompt ({error})") from error
     tokens: list[int] = answer["tokens"]
@@ -98,7 +102,7 @@ class Traffic:
         self.num_requests["given up"] += 1
         try:
             with self.engine.client.stream(
-                "POST", "/completion", json=order, timeout=timeout
+                "POST", "/completion", json=order, headers=_ONCE, timeout=timeout
             ) as response:
                 pieces = response.iter_lines()
                 for _ in range(2 * num_pieces):  # each piece is followed by an empty line
@@ -113,7 +117,8 @@ class Traffic:
     ) -> None:
         self.num_requests[kind] += 1
         try:
-            reply = self.engine.client.post("/completion", json=self._order(rng, prompt, answer))
+            order = self._order(rng, prompt, answer)
+            reply = self.engine.client.post("/completion", json=order, headers=_ONCE)
         except httpx.HTTPError as error:
             self.errors.append(f"{kind}: {error!r}")
             return
@@ -133,7 +138,7 @@ class Traffic:
         deadline = time.monotonic() + _IDLE_S
         while time.monotonic() < deadline:
             try:
-                slots = self.engine.client.get("/slots").raise_for_status().json()
+                slots = self.engine.client.get("/slots", headers=_ONCE).raise_for_status().json()
             except httpx.HTTPError as error:
                 raise EngineProblem(f"engine: no answer ({error}); was it killed?") from error
             if not any(slot["is_processing"] for slot in slots):
