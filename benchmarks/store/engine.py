@@ -194,8 +194,9 @@ def _store(
         return None, environment
     native, plugin = _native()
     settings = child_settings(
-        native, plugin, [model.path], ram_bytes=variant.store_bytes, counters=page
-    )
+        native, plugin, [model.path], ram_bytes=variant.store_bytes, read_first=[model.needed],
+        counters=page,
+    )  # fmt: skip
     if readers is not None:
         environment["HOTSET_READERS"] = str(readers)
     return str(plugin), environment | dict(settings.environment)
