@@ -40,10 +40,10 @@ def answer(running: Running, prompt: str) -> list[Token]:
 
 
 def expert_store(
-    native: NativeStore, page: CountersPage, files: tuple[Path, ...], ram: int
+    native: NativeStore, page: CountersPage, files: tuple[Path, ...], ram: int, api: int = 3
 ) -> ExpertStore:
-    """How the embedded engine is told to keep the experts of `files` in `ram` bytes."""
-    plugin = native.plugins[3]
+    """How an engine of that interface is told to keep the experts of `files` in `ram` bytes."""
+    plugin = native.plugins[api]
     child = child_settings(native, plugin, files, ram_bytes=ram, counters=page.path)
     return ExpertStore(
         plugin=plugin,
