@@ -77,7 +77,7 @@ class Context:
             *(MOST_SEQUENCES * TOKENS_PER_SEQUENCE, num_threads),
         )
         assert found == expected, f"llama_context_params has another layout: {found}"
-        self.num_vocab = engine.llama_vocab_n_tokens(engine.llama_model_get_vocab(model))
+        self.num_vocab: int = engine.llama_vocab_n_tokens(engine.llama_model_get_vocab(model))
         self.lengths = [0] * MOST_SEQUENCES
 
     def decode(self, step: Step) -> NDArray[np.float32]:
