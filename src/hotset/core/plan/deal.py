@@ -1,0 +1,165 @@
+"""Dealing a model's units out to devices: the split with the shortest time per token that fits.
+
+Units keep their order, as the engine wants it, so each device gets a run of them. Within a run the
+experts of the first blocks stay in RAM where not all fit. The best split is found exactly, device
+after device: the best way to place the first b units on the first d devices extends the best way
+to place the first a units on d - 1 of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from hotset.core.parts import CacheUnits, Parts, sums
+from hotset.core.speed import SpeedModel
+
+__all__ = ["Deal", "Dealer"]
+
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """A split.
+
+    Attributes:
+        units: how many units each device takes.
+        host_moe_units: those of them whose experts stay in RAM.
+        left_bytes: free of each device's room.
+    """
+
+    units: tuple[int, ...]
+    host_moe_units: tuple[int, ...]
+    left_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Units [start, stop) on one device, the experts of those before `split` in RAM."""
+
+    start: int
+    stop: int
+    split: int
+    seconds: float
+    left_bytes: int
+
+
+class Dealer:
+    """Deals for one model, machine and cache setting.
+
+    Args:
+        rooms: bytes of each device for weights and caches.
+        hosted: weights may stay in RAM; else a deal has all units with all of their experts.
+        forced: exactly the experts of units before it stay in RAM; None leaves that open.
+    """
+
+    def __init__(
+        self,
+        model: SpeedModel,
+        parts: Parts,
+        caches: CacheUnits,
+        rooms: tuple[int, ...],
+        *,
+        hosted: bool,
+        forced: int | None = None,
+    ) -> None:
+        self._model = model
+        self._rooms = rooms
+        self._hosted = hosted
+        self._forced = forced
+        self._n_units = parts.n_units
+        self._copy = parts.output_copy_bytes
+        self._trunk = sums(parts.trunk_bytes)
+        self._experts = sums(parts.expert_bytes)
+        self._routed = sums(parts.token_expert_bytes)
+        self._cached = sums(caches.n_bytes)
+        self._moe = sums(tuple(1 if n else 0 for n in parts.expert_bytes))
+        self._reads = sums(
+            tuple(t + c for t, c in zip(parts.trunk_bytes, caches.token_bytes, strict=True))
+        )
+        self._expert_bytes = parts.expert_bytes
+
+    def deal(self) -> Deal | None:
+        """The fastest split with as many units on devices as fit; None if none fits at all."""
+        if best := self._deal_from(0):
+            return best
+        if self._forced is not None or not self._hosted:
+            return None
+        low, high = 1, self._n_units
+        while low < high:  # dealing from `high` on fits, or nothing does
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._deal_from(middle) else (middle + 1, high)
+        return self._deal_from(low) if low < self._n_units else None
+
+    def _deal_from(self, first: int) -> Deal | None:
+        """The fastest split of the units from `first` on."""
+        best: dict[int, tuple[float, tuple[_Run, ...]]] = {first: (0.0, ())}
+        for device in range(len(self._rooms)):
+            is_last = device == len(self._rooms) - 1
+            stops = (self._n_units,) if is_last else range(first, self._n_units + 1)
+            extended: dict[int, tuple[float, tuple[_Run, ...]]] = {}
+            for stop in stops:
+                for start, (seconds, runs) in best.items():
+                    if start > stop or (
+                        stop in extended and seconds >= extended[stop][0]
+                    ):  # it can only grow
+                        continue
+                    run = self._run(device, start, stop)
+                    total = seconds + run.seconds if run else _NEVER
+                    if run and (stop not in extended or total < extended[stop][0]):
+                        extended[stop] = (total, (*runs, run))
+            best = extended
+        if self._n_units not in best:
+            return None
+        runs = best[self._n_units][1]
+        return Deal(
+            units=tuple(run.stop - run.start for run in runs),
+            host_moe_units=tuple(
+                unit for run in runs for unit in range(run.start, run.split)
+                if self._expert_bytes[unit]
+            ),
+            left_bytes=tuple(run.left_bytes for run in runs),
+        )  # fmt: skip
+
+    def _run(self, device: int, start: int, stop: int) -> _Run | None:
+        """The best of one device for a run of units; None where it does not fit."""
+        if start == stop:
+            return _Run(start, stop, stop, 0.0, max(0, self._rooms[device]))
+        left = self._rooms[device] - (self._trunk[stop] - self._trunk[start])
+        left -= self._cached[stop] - self._cached[start]
+        left -= self._copy if stop == self._n_units else 0
+        if left < 0:
+            return None
+        experts = self._experts
+        if self._forced is not None:
+            splits = {min(max(self._forced, start), stop)}
+        elif not self._hosted:
+            splits = {start}
+        else:
+            # All that fit, or none: one of the two ends is the fastest.
+            splits = {bisect_left(experts, experts[stop] - left, start, stop), stop}
+        fitting = [split for split in splits if experts[stop] - experts[split] <= left]
+        if not fitting:
+            return None
+        split = min(fitting, key=lambda split: (self._seconds(device, start, stop, split), split))
+        return _Run(
+            start,
+            stop,
+            split,
+            self._seconds(device, start, stop, split),
+            left - (experts[stop] - experts[split]),
+        )
+
+    def _seconds(self, device: int, start: int, stop: int, split: int) -> float:
+        """Of a token, in these units: the terms of `decode_terms` that depend on the deal."""
+        rates, speed = self._model.rates, self._model.device_bytes_s[device]
+        own = self._reads[stop] - self._reads[start] + self._routed[stop] - self._routed[split]
+        in_ram = self._routed[split] - self._routed[start]
+        crossings = self._moe[split] - self._moe[start]
+        return (
+            own / speed
+            + in_ram / self._model.host_bytes_s
+            + crossings * rates.crossing_s
+            + (stop - start) * rates.unit_s
+        )
