@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from hotset.core.families import build_model_spec
 from hotset.core.machine import Backend, Disk, DiskKind, Gpu, Link, Machine
 from hotset.core.modelspec import ModelSpec
 from hotset.core.placement import Projector
 from hotset.core.units import GIB, MIB
-from hotset.gguf.synth.families import FAMILIES
-from hotset.gguf.synth.fullscale import MIXES, REAL_MODELS
-from speckit import Tensor
+from hotset.gguf.synth.fullscale import fullscale_spec
 
 # The projector of Qwen3.6-35B-A3B in f16 has 0.84 GiB; its largest picture needs some 0.4 GiB.
 PROJECTOR = Projector(n_bytes=860 * MIB, compute_bytes=400 * MIB)
@@ -19,21 +16,8 @@ PROJECTOR = Projector(n_bytes=860 * MIB, compute_bytes=400 * MIB)
 
 @cache
 def real_model(name: str, mix: str = "Q4_K_M") -> ModelSpec:
-    """A published model at full size: its header's tensor table, without any file."""
-    real = REAL_MODELS[name]
-    plan = FAMILIES[real.family].plan(real.dims, MIXES[mix])
-    tensors = [
-        Tensor(t.name, t.type, t.shape, t.type.row_bytes(t.shape[0]) * _rows(t.shape))
-        for t in plan.tensors
-    ]
-    return build_model_spec({**plan.metadata, "general.name": real.name}, tensors, source=name)
-
-
-def _rows(shape: tuple[int, ...]) -> int:
-    n_rows = 1
-    for size in shape[1:]:
-        n_rows *= size
-    return n_rows
+    """A published model at full size."""
+    return fullscale_spec(name, mix=mix)
 
 
 def card(
