@@ -8,6 +8,7 @@ from math import exp, log
 from statistics import median
 
 from benchmarks.planner.rows import Row, decode_per_s, prefill_per_s, read_rows
+
 from hotset.core.speed import FITTED, Rates
 
 __all__ = ["NOMINAL_SHARE", "fit", "halves", "print_table", "rank_correlation"]

@@ -87,8 +87,8 @@ FITTED = Rates(
     crossing_s=31e-6,
     cache_unit_s=250e-6,
 )
-"""The first three and `crossing_s` are fitted. The rates of a core are what published runs with many
-memory channels or slow types reached (4 GB/s and 1.5 GB/s). The wait of the engine's cache lies
+"""The first three and `crossing_s` are fitted. A core's rates are what published runs with many
+memory channels or slow types reached (4 and 1.5 GB/s). The wait of the engine's cache lies
 between the 1.1 ms that one implementation measured and the some microseconds of one within a graph;
 nobody has published the engine's own."""
 
