@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from hotset.core.errors import EngineProblem
+from hotset.core.errors import ConfigProblem, EngineProblem
 from hotset.core.settings import Settings
 from hotset.engine.base import Device, Engine, EngineInfo, Launch, scrubbed
 
@@ -74,6 +74,7 @@ class LlamaServerEngine(Engine):
 
     def launch(self, settings: Settings, environ: Mapping[str, str]) -> Launch:
         self._check_program()
+        self._check_capabilities(settings)
         env = scrubbed(environ)
         if settings.api_key:
             env["LLAMA_API_KEY"] = settings.api_key.reveal()
@@ -106,7 +107,11 @@ class LlamaServerEngine(Engine):
         optional = {
             "--threads": settings.threads or None,
             "--n-gpu-layers": settings.gpu_layers,
-            "--n-cpu-moe": settings.cpu_moe_layers,
+            "--device": _devices(settings),
+            "--tensor-split": ",".join(map(str, settings.device_layers)) or None,
+            "--n-cpu-moe": settings.cpu_moe_layers or None,
+            "--override-tensor": _override(settings.cpu_moe_blocks),
+            "--moe-cache-mib": settings.moe_cache_mib or None,
             "--mmproj": settings.projector,
             "--chat-template": settings.chat_template,
         }
@@ -128,9 +133,18 @@ class LlamaServerEngine(Engine):
             ("--no-repack", not settings.is_repacked),
             ("--embedding", settings.is_embedding),
             ("--no-warmup", not settings.is_warmed_up),
+            ("--no-mmproj-offload", settings.projector and not settings.is_projector_on_card),
         ):
             words += [name] if is_wanted else []
         return words
+
+    def _check_capabilities(self, settings: Settings) -> None:
+        """Refuse what this build would not know."""
+        if settings.moe_cache_mib and "--moe-cache-mib" not in self._help:
+            raise ConfigProblem(
+                f"moe_cache_mib is {settings.moe_cache_mib}, but {self.program.name} has no expert"
+                " cache (--moe-cache-mib); use a newer build, or leave it out"
+            )
 
     def _load_mode(self, mode: str) -> list[str]:
         if "--load-mode" in self._help:
@@ -173,6 +187,21 @@ class LlamaServerEngine(Engine):
                 f" {last[0] if last else 'it said nothing'}"
             )
         return done.stdout + done.stderr
+
+
+def _devices(settings: Settings) -> str | None:
+    """The cards to use. A card that is not named would still compute large batches."""
+    if settings.gpu_layers == 0:
+        return "none"
+    return ",".join(settings.devices) or None
+
+
+def _override(blocks: tuple[int, ...]) -> str | None:
+    """A pattern for the routed experts of these blocks, as `--n-cpu-moe` writes them."""
+    if not blocks:
+        return None
+    numbers = "|".join(map(str, blocks))
+    return rf"blk\.({numbers})\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
 
 
 # First field of any backend's registration, asked in a process of its own: a foreign library may

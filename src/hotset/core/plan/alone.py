@@ -174,7 +174,7 @@ def _finish(
         is_larger_than_ram=is_larger,
         is_repacked=not is_larger,
         reasons=tuple(reasons),
-        speed=rate_alone(spec, machine, settings, host, threads).speed,
+        speed=rate_alone(spec, machine, settings, host, threads),
     )
 
 

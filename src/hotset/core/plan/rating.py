@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hotset.core.machine import Machine
 from hotset.core.memory import CacheSettings, context_cells
 from hotset.core.modelspec import ModelSpec
@@ -14,7 +12,6 @@ from hotset.core.speed import (
     NOMINAL_DEPTH_TOKENS,
     HostExperts,
     SpeedModel,
-    Term,
     decode_terms,
     estimate,
     prefill_terms,
@@ -22,7 +19,7 @@ from hotset.core.speed import (
     total_s,
 )
 
-__all__ = ["PREFILL_WEIGHT", "Rating", "nominal_depth", "rate", "rate_alone"]
+__all__ = ["PREFILL_WEIGHT", "cost_s", "nominal_depth", "rate", "rate_alone"]
 
 PREFILL_WEIGHT = 0.5
 """A prompt's token counts as much as this part of a written one: decode first, then prefill."""
@@ -30,19 +27,9 @@ PREFILL_WEIGHT = 0.5
 _LEAST_S = 1e-9  # a model without weights takes no time, but a rate needs some
 
 
-@dataclass(frozen=True, slots=True)
-class Rating:
-    """The predicted speed of a placement with its terms, for `explain`."""
-
-    decode: tuple[Term, ...]
-    prefill: tuple[Term, ...]
-    ubatch_tokens: int
-    speed: Speed
-
-    @property
-    def cost_s(self) -> float:
-        """Smaller is better: seconds for a token written and a part of one read."""
-        return total_s(self.decode) + PREFILL_WEIGHT * total_s(self.prefill) / self.ubatch_tokens
+def cost_s(speed: Speed) -> float:
+    """Smaller is better: seconds for a token written and a part of one read."""
+    return 1 / speed.decode.likely + PREFILL_WEIGHT / speed.prefill.likely
 
 
 def nominal_depth(settings: CacheSettings) -> int:
@@ -57,7 +44,7 @@ def rate(
     placement: Placement,
     host: HostExperts,
     ubatch_tokens: int,
-) -> Rating:
+) -> Speed:
     """Predict decode and prefill.
 
     Args:
@@ -66,20 +53,18 @@ def rate(
     decode = decode_terms(model, parts, caches, placement, host)
     prefill = prefill_terms(model, parts, placement, host, ubatch_tokens)
     decode_s, prefill_s = max(total_s(decode), _LEAST_S), max(total_s(prefill), _LEAST_S)
-    return Rating(
-        decode,
-        prefill,
-        ubatch_tokens,
-        Speed(
-            decode=estimate(model, 1 / decode_s, placement, host),
-            prefill=estimate(model, ubatch_tokens / prefill_s, placement, host),
-        ),
+    return Speed(
+        decode=estimate(model, 1 / decode_s, placement, host),
+        prefill=estimate(model, ubatch_tokens / prefill_s, placement, host),
+        decode_terms=decode,
+        prefill_terms=prefill,
+        assumed=model.assumed,
     )
 
 
 def rate_alone(
     spec: ModelSpec, machine: Machine, settings: CacheSettings, host: HostExperts, threads: int
-) -> Rating:
+) -> Speed:
     """The same for a start without devices."""
     caches = cache_units(spec, settings, nominal_depth(settings))
     model = speed_model(spec, machine, threads=threads)

@@ -23,8 +23,8 @@ from hotset.core.placement import (
 )
 from hotset.core.plan.common import STORE_BYTES, cache_settings, default_threads
 from hotset.core.plan.deal import Deal, Dealer
-from hotset.core.plan.rating import Rating, nominal_depth, rate
-from hotset.core.plan.types import ENGINE_BYTES, Wishes
+from hotset.core.plan.rating import cost_s, nominal_depth, rate
+from hotset.core.plan.types import ENGINE_BYTES, Speed, Wishes
 from hotset.core.speed import HostExperts, HostTier, speed_model
 from hotset.core.units import MIB
 
@@ -63,7 +63,7 @@ class Candidate:
     shared_bytes: int
     fixed_ram_bytes: int
     ram_left_bytes: int
-    rating: Rating
+    speed: Speed
     cost_s: float
 
     @property
@@ -238,7 +238,7 @@ class Search:
         host = self._host(placement, weights, fixed)
         if host is None:
             return None
-        rating = rate(self._model, self._parts, caches, placement, host, settings.ubatch_tokens)
+        speed = rate(self._model, self._parts, caches, placement, host, settings.ubatch_tokens)
         return Candidate(
             settings=settings,
             placement=placement,
@@ -251,8 +251,8 @@ class Search:
             shared_bytes=shared,
             fixed_ram_bytes=fixed,
             ram_left_bytes=self._machine.ram_available_bytes - fixed - weights.total_bytes,
-            rating=rating,
-            cost_s=rating.cost_s + self._picture_cost_s(placement.projector),
+            speed=speed,
+            cost_s=cost_s(speed) + self._picture_cost_s(placement.projector),
         )
 
     def _host(self, placement: Placement, weights: RamWeights, fixed: int) -> HostExperts | None:

@@ -19,7 +19,7 @@ from hotset.core.plan.common import (
     trained_context,
     whole_steps,
 )
-from hotset.core.plan.rating import PREFILL_WEIGHT
+from hotset.core.plan.rating import cost_s
 from hotset.core.plan.search import Candidate, Search
 from hotset.core.plan.types import Footprint, Plan, Wishes
 from hotset.core.speed import HostTier
@@ -96,7 +96,7 @@ def _with_kv(
     moved = best.device_weight_bytes - first.device_weight_bytes
     if moved <= 0:
         return best, kv_type, f"{why}, which leaves room for a larger batch or the projector"
-    gain = first.rating.speed.decode.likely / best.rating.speed.decode.likely - 1
+    gain = first.speed.decode.likely / best.speed.decode.likely - 1
     why = f"{why}, which would move {format_bytes(moved)} of weights off the card"
     return best, kv_type, f"{why} (decode {gain:+.0%})"
 
@@ -146,7 +146,7 @@ def _finish(
         # Beside a device the engine keeps what is in RAM in buffers that the device can read.
         is_repacked=not is_larger and not placement.n_offloaded,
         reasons=tuple(reasons),
-        speed=best.rating.speed,
+        speed=best.speed,
         placement=placement,
         load_mode="none" if host.is_pinned else "mmap",
     )
@@ -205,11 +205,7 @@ def _unless_alone_is_better(
         and (alone.placement.projector is not ProjectorPlace.NONE
              or best.placement.projector is ProjectorPlace.NONE)
     )  # fmt: skip
-    if not (is_as_good and _cost_s(alone) < _cost_s(plan)):
+    if not (is_as_good and cost_s(alone.speed) < cost_s(plan.speed)):
         return plan
     reason = f"{machine.devices[0].name} is not used: by the estimate the CPU alone is faster"
     return replace(alone, reasons=(*alone.reasons, reason))
-
-
-def _cost_s(plan: Plan) -> float:
-    return 1 / plan.speed.decode.likely + PREFILL_WEIGHT / plan.speed.prefill.likely

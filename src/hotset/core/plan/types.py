@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hotset.core.placement import DeviceBytes, Placement
-from hotset.core.speed import Estimate
+from hotset.core.speed import Estimate, Term
 from hotset.core.units import MIB
 
 __all__ = ["ENGINE_BYTES", "Footprint", "Plan", "Speed", "Wishes"]
@@ -83,10 +83,19 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Predictions, in tokens per second."""
+    """Predictions, in tokens per second, and the sums that they come from.
+
+    Attributes:
+        decode_terms: make the time of one token written.
+        prefill_terms: make the time of one batch of a prompt.
+        assumed: figures of the machine that nobody has measured.
+    """
 
     decode: Estimate
     prefill: Estimate
+    decode_terms: tuple[Term, ...] = ()
+    prefill_terms: tuple[Term, ...] = ()
+    assumed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
