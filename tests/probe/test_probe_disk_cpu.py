@@ -96,6 +96,8 @@ def test_a_quota_of_processors_is_kept_and_rounded_up(
     folder = tmp_path / "sys/fs/cgroup"
     folder.mkdir(parents=True)
     (folder / "cpu.max").write_text(quota)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     assert cpu(tmp_path).num_threads == (threads or cpu().num_threads)
 
 

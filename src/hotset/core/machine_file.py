@@ -24,7 +24,7 @@ from hotset.core.machine_text import (
 )
 from hotset.core.units import GIB, KIB, MIB, format_bytes
 
-__all__ = ["Where", "machine_from_mapping", "machine_to_mapping", "machine_yaml"]
+__all__ = ["Where", "dotted", "machine_from_mapping", "machine_to_mapping", "machine_yaml"]
 
 # Of a card that no engine can use; a file that says nothing means the usual one.
 _NO_BACKEND = "none"
@@ -131,13 +131,13 @@ def _yaml_value(value: object) -> str:
     return str(value).lower()  # a whole number, true or false
 
 
-def _dotted(path: Sequence[str | int]) -> str:
-    """gpus[1].used"""
+def dotted(path: Sequence[str | int]) -> str:
+    """A path as people read it: ``gpus[1].used``."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".") or "machine"
 
 
-def machine_from_mapping(data: object, where: Where = _dotted) -> Machine:
+def machine_from_mapping(data: object, where: Where = dotted) -> Machine:
     """The machine that a file describes.
 
     Args:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from hotset.core.errors import ConfigProblem
 
-__all__ = ["GIB", "KIB", "MIB", "format_bytes", "format_count", "parse_bytes"]
+__all__ = ["GIB", "KIB", "MIB", "format_bytes", "format_count", "format_rate", "parse_bytes"]
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -57,3 +57,12 @@ def format_bytes(n_bytes: int) -> str:
 def format_count(n: int) -> str:
     """Thousands separated: ``262,144``."""
     return f"{n:,}"
+
+
+def format_rate(bytes_s: int) -> str:
+    """``60 GB/s``, ``3.1 GB/s``, ``450 MB/s``: decimal, as makers state bandwidths."""
+    if bytes_s >= 10**10:
+        return f"{bytes_s / 10**9:,.0f} GB/s"
+    if bytes_s >= 10**9:
+        return f"{bytes_s / 10**9:.1f} GB/s"
+    return f"{bytes_s / 10**6:.0f} MB/s"
