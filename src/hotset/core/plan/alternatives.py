@@ -17,6 +17,7 @@ __all__ = ["Alternative", "alternatives"]
 _MOST = 3
 _LEAST_CONTEXT_TOKENS = 32_768
 _LARGE_UBATCH = 2048
+_LOSSY = ("q4_0",)
 # Below this a difference is no reason to choose; the estimate is not that exact either.
 _NOTHING = 0.02
 
@@ -46,7 +47,9 @@ def alternatives(
             tried = make_plan(spec, machine, other, projector)
         except HotsetError:
             continue
-        found.append(Alternative(option, _effect(plan, tried), tried))
+        effect = _effect(plan, tried)
+        if effect or tried.kv_type in _LOSSY:
+            found.append(Alternative(option, effect or "would gain nothing here", tried))
     found.sort(key=lambda a: -_change(plan, a.plan))
     return found[:_MOST]
 
@@ -64,7 +67,7 @@ def _others(wishes: Wishes, plan: Plan) -> list[tuple[str, Wishes]]:
         others.append((f"--ubatch {_LARGE_UBATCH}", replace(wishes, ubatch_tokens=_LARGE_UBATCH)))
     if wishes.kv_type is None:
         fixed = replace(wishes, context_tokens=wishes.context_tokens or plan.context_tokens)
-        others += [(f"--kv {kv}", replace(fixed, kv_type=kv)) for kv in (other_kv, "q4_0")]
+        others += [(f"--kv {kv}", replace(fixed, kv_type=kv)) for kv in (other_kv, *_LOSSY)]
     return others
 
 
@@ -89,7 +92,9 @@ def _effect(plan: Plan, other: Plan) -> str:
             parts.append(f"{name} {change:+.0%}")
     if other.is_larger_than_ram and not plan.is_larger_than_ram:
         parts.append("weights no longer fit into RAM")
-    return ", ".join(parts) or "would change nothing here"
+    if parts and other.kv_type in _LOSSY:
+        parts.append("answers lose precision")
+    return ", ".join(parts)
 
 
 def _on_devices(plan: Plan) -> int:
