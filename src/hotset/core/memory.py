@@ -212,6 +212,8 @@ def compute_bytes_estimate(spec: ModelSpec, settings: CacheSettings) -> int:
     """
     n_batch = min(settings.ubatch_tokens, settings.context_tokens)
     n_pairs = n_batch * context_cells(settings)
+    if any(layer.cache is CacheKind.WINDOW for layer in spec.layers):
+        n_pairs += n_batch * window_cells(spec, settings)  # these blocks have a mask of their own
     if settings.has_flash_attention:
         attention = n_pairs * _F16_BYTES
     else:

@@ -26,7 +26,7 @@ def ways_out(
     context: int,
 ) -> str:
     """The message for wishes that do not fit: what there is, and ways out with their numbers."""
-    kv_type = kv_ladder(spec, wishes)[0]
+    kv_type = kv_ladder(spec, wishes)[-1]
     ways = [
         *_smaller_kv(spec, machine, wishes, projector, context),
         *_fewer_experts(spec, machine, wishes, projector, context),

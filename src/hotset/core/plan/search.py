@@ -143,7 +143,7 @@ class Search:
     def _placed(self, settings: CacheSettings, place: ProjectorPlace) -> Iterator[Candidate]:
         """Every sensible placement for one batch size."""
         caches = cache_units(self._spec, settings, nominal_depth(settings))
-        for is_hosted in (False, True):
+        for is_hosted in self._modes():
             rooms = tuple(
                 self._room(settings, place, index, is_hosted=is_hosted)
                 for index in range(len(self._machine.devices))
@@ -161,6 +161,12 @@ class Search:
                 candidate = self._candidate(settings, caches, placement, is_hosted=is_hosted)
                 if candidate:
                     yield candidate
+
+    def _modes(self) -> tuple[bool, ...]:
+        """Whether weights of offloaded blocks may stay in RAM: both, unless the user has said."""
+        if self._wishes.cpu_moe_layers is None:
+            return (False, True)
+        return (self._wishes.cpu_moe_layers > 0,)
 
     def _placements(
         self, deal: Deal, place: ProjectorPlace, *, is_hosted: bool
