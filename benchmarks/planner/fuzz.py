@@ -16,6 +16,7 @@ from hotset.core.placement import Placement, Projector, ProjectorPlace
 from hotset.core.plan import Plan, Wishes, make_plan
 from hotset.core.plan.common import cache_settings
 from hotset.core.plan.rating import cost_s
+from hotset.core.plan.search import usable_devices
 from hotset.core.units import GIB, MIB
 from hotset.gguf.synth.fullscale import MIXES, REAL_MODELS, fullscale_spec
 
@@ -29,8 +30,10 @@ __all__ = [
     "with_other_trifles",
 ]
 
-# A hair of rounding between sums of floats in another order.
+# A hair of rounding between sums of floats in another order. Several devices always hold as many
+# blocks as fit, which may cost a little where launching a block takes longer than computing it.
 _SAME = 1.000001
+_NEARLY_THE_SAME = 1.05
 
 
 def random_model(random: Random) -> ModelSpec:
@@ -251,7 +254,8 @@ def _check_growth(random: Random, spec: ModelSpec, machine: Machine, wishes: Wis
     assert after.context_tokens >= before.context_tokens, "more memory, shorter context"
     if after.context_tokens == before.context_tokens:
         slower = cost_s(after.speed) / cost_s(before.speed)
-        assert slower <= _SAME, f"more memory, {slower:.3f} times as slow"
+        limit = _SAME if len(usable_devices(machine)) == 1 else _NEARLY_THE_SAME
+        assert slower <= limit, f"more memory, {slower:.3f} times as slow"
 
 
 def print_report(examples: int, first_seed: int = 0) -> int:

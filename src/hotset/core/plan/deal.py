@@ -81,19 +81,26 @@ class Dealer:
         self._expert_bytes = parts.expert_bytes
 
     def deal(self) -> Deal | None:
-        """The fastest split with as many units on devices as fit; None if none fits at all."""
-        if best := self._deal_from(0):
-            return best
+        """The fastest split that fits; None if none does, not even of the last unit.
+
+        With several devices units stay in RAM only where not all of them fit, and then as few as
+        possible: trying every number would take too long there.
+        """
         if self._forced is not None or not self._hosted:
-            return None
-        low, high = 1, self._n_units
+            dealt = self._deal_from(0)
+            return dealt[1] if dealt else None
+        if len(self._rooms) == 1:
+            every = (self._deal_from(first) for first in range(self._n_units))
+            return min((dealt for dealt in every if dealt), default=(0.0, None), key=_seconds)[1]
+        low, high = 0, self._n_units
         while low < high:  # dealing from `high` on fits, or nothing does
             middle = (low + high) // 2
             low, high = (low, middle) if self._deal_from(middle) else (middle + 1, high)
-        return self._deal_from(low) if low < self._n_units else None
+        dealt = self._deal_from(low) if low < self._n_units else None
+        return dealt[1] if dealt else None
 
-    def _deal_from(self, first: int) -> Deal | None:
-        """The fastest split of the units from `first` on."""
+    def _deal_from(self, first: int) -> tuple[float, Deal] | None:
+        """The fastest split of the units from `first` on, and its seconds for a token."""
         best: dict[int, tuple[float, tuple[_Run, ...]]] = {first: (0.0, ())}
         for device in range(len(self._rooms)):
             is_last = device == len(self._rooms) - 1
@@ -112,8 +119,9 @@ class Dealer:
             best = extended
         if self._n_units not in best:
             return None
-        runs = best[self._n_units][1]
-        return Deal(
+        seconds, runs = best[self._n_units]
+        in_ram = self._reads[first] + self._routed[first]
+        return seconds + in_ram / self._model.host_bytes_s, Deal(
             units=tuple(run.stop - run.start for run in runs),
             host_moe_units=tuple(
                 unit for run in runs for unit in range(run.start, run.split)
@@ -163,3 +171,7 @@ class Dealer:
             + crossings * rates.crossing_s
             + (stop - start) * rates.unit_s
         )
+
+
+def _seconds(dealt: tuple[float, Deal | None]) -> float:
+    return dealt[0]

@@ -267,8 +267,9 @@ class Search:
         if left < 0:
             return None
         if weights.total_bytes <= left:
+            is_copied = placement.host_moe_units or placement.n_offloaded < self._parts.n_units
             is_pinned = (
-                bool(placement.host_moe_units)
+                bool(placement.n_offloaded and is_copied)
                 and not self._machine.devices[0].shares_ram
                 and left - weights.total_bytes >= _PINNED_SPARE_BYTES
             )
