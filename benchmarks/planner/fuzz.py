@@ -48,9 +48,9 @@ def random_model(random: Random) -> ModelSpec:
 
 def _as_dense(spec: ModelSpec) -> ModelSpec:
     def dense(sizes: Mapping[Role, int]) -> dict[Role, int]:
-        kept = Counter({role: n for role, n in sizes.items() if role is not Role.ROUTED_EXPERTS})
-        kept[Role.DENSE_FFN] += sizes.get(Role.ROUTED_EXPERTS, 0)
-        return dict(kept)
+        experts = sizes.get(Role.ROUTED_EXPERTS, 0)
+        kept = {role: n for role, n in sizes.items() if role is not Role.ROUTED_EXPERTS}
+        return kept | {Role.DENSE_FFN: sizes.get(Role.DENSE_FFN, 0) + experts}
 
     layers = tuple(
         replace(layer, bytes_by_role=dense(layer.bytes_by_role)) for layer in spec.layers

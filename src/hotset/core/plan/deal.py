@@ -80,24 +80,29 @@ class Dealer:
         )
         self._expert_bytes = parts.expert_bytes
 
-    def deal(self) -> Deal | None:
-        """The fastest split that fits; None if none does, not even of the last unit.
+    def deals(self) -> tuple[Deal, ...]:
+        """Splits worth a look: the fastest, and the one that leaves the fewest units in RAM, which
+        is better where RAM is short. Empty if none fits, not even of the last unit.
 
         With several devices units stay in RAM only where not all of them fit, and then as few as
         possible: trying every number would take too long there.
         """
         if self._forced is not None or not self._hosted:
-            dealt = self._deal_from(0)
-            return dealt[1] if dealt else None
+            whole = self._deal_from(0)
+            return (whole[1],) if whole else ()
         if len(self._rooms) == 1:
-            every = (self._deal_from(first) for first in range(self._n_units))
-            return min((dealt for dealt in every if dealt), default=(0.0, None), key=_seconds)[1]
+            every = [self._deal_from(first) for first in range(self._n_units)]
+            fitting = [dealt for dealt in every if dealt]
+            if not fitting:
+                return ()
+            fastest = min(fitting, key=lambda dealt: dealt[0])
+            return tuple({id(dealt): dealt[1] for dealt in (fastest, fitting[0])}.values())
         low, high = 0, self._n_units
         while low < high:  # dealing from `high` on fits, or nothing does
             middle = (low + high) // 2
             low, high = (low, middle) if self._deal_from(middle) else (middle + 1, high)
-        dealt = self._deal_from(low) if low < self._n_units else None
-        return dealt[1] if dealt else None
+        fewest = self._deal_from(low) if low < self._n_units else None
+        return (fewest[1],) if fewest else ()
 
     def _deal_from(self, first: int) -> tuple[float, Deal] | None:
         """The fastest split of the units from `first` on, and its seconds for a token."""
@@ -171,7 +176,3 @@ class Dealer:
             + crossings * rates.crossing_s
             + (stop - start) * rates.unit_s
         )
-
-
-def _seconds(dealt: tuple[float, Deal | None]) -> float:
-    return dealt[0]

@@ -154,13 +154,11 @@ class Search:
                 self._model, self._parts, caches, rooms,
                 hosted=is_hosted, forced=self._wishes.cpu_moe_layers,
             )  # fmt: skip
-            deal = dealer.deal() or _nothing(self._machine.devices, self._wishes)
-            if deal is None:
-                continue
-            for placement in self._placements(deal, place, is_hosted=is_hosted):
-                candidate = self._candidate(settings, caches, placement, is_hosted=is_hosted)
-                if candidate:
-                    yield candidate
+            for deal in dealer.deals() or _nothing(self._machine.devices, self._wishes):
+                for placement in self._placements(deal, place, is_hosted=is_hosted):
+                    found = self._candidate(settings, caches, placement, is_hosted=is_hosted)
+                    if found:
+                        yield found
 
     def _modes(self) -> tuple[bool, ...]:
         """Whether weights of offloaded blocks may stay in RAM: both, unless the user has said."""
@@ -295,9 +293,9 @@ class Search:
         return read / rate_bytes_s / _PICTURE_EVERY_TOKENS
 
 
-def _nothing(devices: tuple[Gpu, ...], wishes: Wishes) -> Deal | None:
+def _nothing(devices: tuple[Gpu, ...], wishes: Wishes) -> tuple[Deal, ...]:
     """No device takes anything: what remains where not even the last unit fits."""
     if wishes.cpu_moe_layers is not None:
-        return None
+        return ()
     none = tuple(0 for _ in devices)
-    return Deal(none, (), none)
+    return (Deal(none, (), none),)
