@@ -69,6 +69,7 @@ def test_the_bandwidth_is_the_bus_times_the_data_rate(
         ("Apple M3 Max", 36, "apple m3 max"),
         ("AMD Radeon Graphics (RADV REMBRANDT)", 12, "radeon graphics"),
         ("llvmpipe (LLVM 15.0.6, 256 bits)", 10, None),
+        ("Radeon RX 7900 XT/7900 XTX/7900M", 24, None),
         ("", 16, None),
     ],
 )

@@ -239,11 +239,14 @@ def known_gpu(name: str, total_bytes: int) -> KnownGpu | None:
     """The table's row for a device, by the name that a driver, an engine or a person gives it.
 
     The row with the most words wins; "RTX 3060 Ti" is never taken for an "RTX 3060", nor a notebook
-    card for the one of the same number in a slot. None where the table has no such card.
+    card for the one of the same number in a slot. None where the table has no such card, and for
+    a name that stands for several.
 
     Args:
         total_bytes: its memory, to tell variants of the same name apart.
     """
+    if "/" in name:
+        return None  # a list of chips names several products for one number
     words = words_of(name)
     fitting = [row for row in known_gpus() if _is_meant(row, words, total_bytes)]
     return max(fitting, key=lambda row: len(row.name.split()), default=None)

@@ -65,9 +65,8 @@ def graphics(
         if gpu is not None:
             found.append(replace(gpu, used_by=held.get(card.bus_id, ()) if with_users else ()))
         elif card.vendor_id in _MAKERS and all(gpu.bus_id != card.bus_id for gpu in found):
-            driver = f"its driver is {card.driver}" if card.driver else "it has no driver"
-            notes.append(
-                f"{_MAKERS[card.vendor_id]} card {card.device_id:04x} at {card.bus_id}:"
-                f" {driver}, which does not state its memory"
-            )
+            driver = f"its driver {card.driver}" if card.driver else "no driver"
+            maker = _MAKERS[card.vendor_id]
+            states = "does not state its memory" if card.driver else "states its memory"
+            notes.append(f"{maker} card {card.device_id:04x} at {card.bus_id}: {driver} {states}")
     return Graphics(tuple(sorted(found, key=lambda gpu: gpu.bus_id)), tuple(notes))
