@@ -49,7 +49,9 @@ def random_model(random: Random) -> ModelSpec:
 def _as_dense(spec: ModelSpec) -> ModelSpec:
     def dense(sizes: Mapping[Role, int]) -> dict[Role, int]:
         experts = sizes.get(Role.ROUTED_EXPERTS, 0)
-        kept = {role: n for role, n in sizes.items() if role is not Role.ROUTED_EXPERTS}
+        kept: dict[Role, int] = {
+            role: n for role, n in sizes.items() if role is not Role.ROUTED_EXPERTS
+        }
         return kept | {Role.DENSE_FFN: sizes.get(Role.DENSE_FFN, 0) + experts}
 
     layers = tuple(
