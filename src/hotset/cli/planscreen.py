@@ -164,12 +164,13 @@ def _experts_line(ready: Launchable, plan: Plan) -> str:
             " should hit; the rest is copied from RAM."
         )
     held = sum(taken.expert_bytes for taken in plan.footprint.devices)
-    hosted = len(plan.placement.host_moe_units)
-    if not hosted:
+    first = len(ready.spec.layers) + 1 - plan.placement.n_offloaded
+    hosted = set(plan.placement.host_moe_units)
+    n_held = sum(layer >= first and layer not in hosted for layer in experts.layers)
+    if n_held == len(experts.layers):
         return "  All experts are on the card."
-    n_layers = len(experts.layers)
     return (
-        f"  The card holds the experts of {n_layers - hosted} of {n_layers} blocks"
+        f"  The card holds the experts of {n_held} of {len(experts.layers)} blocks"
         f" ({held / experts.n_bytes:.0%}); the CPU computes the others from RAM."
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hotset.core.memory import cache_bytes, compute_bytes_estimate, context_cells
 from hotset.core.modelspec import ModelSpec
 from hotset.core.parts import split_model
-from hotset.core.placement import DeviceBytes, ProjectorPlace
+from hotset.core.placement import DeviceBytes
 from hotset.core.plan.common import cache_settings
 from hotset.core.plan.rating import nominal_depth
 from hotset.core.plan.types import Plan, Wishes
@@ -68,7 +68,7 @@ def _device_lines(taken: DeviceBytes, units: range, output_unit: int) -> Iterato
         ("expert cache", taken.moe_cache_bytes, "whole MiB"),
         ("KV and state", taken.cache_bytes, "of those blocks, exact"),
         ("compute", taken.compute_bytes, "activations, mask, copies of experts; estimate"),
-        ("projector", taken.projector_bytes, f"weights and one picture; {ProjectorPlace.DEVICE}"),
+        ("projector", taken.projector_bytes, "weights and one picture"),
         ("driver", taken.overhead_bytes, "assumed by backend"),
     ):
         if n:
