@@ -15,7 +15,7 @@ from hotset.core.units import format_bytes, format_count, parse_bytes
 if TYPE_CHECKING:
     from hotset.core.machine import Machine
     from hotset.core.modelspec import ModelSpec
-    from hotset.core.placement import Projector
+    from hotset.core.placement import DeviceBytes, Projector
     from hotset.core.plan import Plan, Wishes
     from hotset.core.settings import Settings
     from hotset.engine.base import Engine
@@ -285,16 +285,32 @@ def describe_plan(ready: Launchable) -> list[str]:
     )
     where = (
         f"RAM {format_bytes(footprint.total_bytes)}:"
-        f" weights {format_bytes(footprint.weights_bytes)} (mapped)"
+        f" weights {format_bytes(footprint.weights_bytes)}"
+        f"{' (mapped)' if plan.load_mode == 'mmap' else ''}"
         f" │ KV and state {format_bytes(footprint.cache_bytes)}"
         f" │ compute {format_bytes(footprint.compute_bytes)} (estimate)"
         f" │ engine {format_bytes(footprint.engine_bytes)}"
     )
     if footprint.expert_cache_bytes:
         where += f" │ experts {format_bytes(footprint.expert_cache_bytes)}"
+    if footprint.shared_bytes:
+        where += f" │ the card's share {format_bytes(footprint.shared_bytes)}"
     if footprint.prompt_cache_bytes:
         where += f" │ prompt cache up to {format_bytes(footprint.prompt_cache_bytes)}"
-    return [what, how, where, *(f"note: {reason}" for reason in (*plan.reasons, *spec.notes))]
+    cards = [_card_line(taken) for taken in footprint.devices if taken.total_bytes]
+    notes = [f"note: {reason}" for reason in (*plan.reasons, *spec.notes)]
+    return [what, how, *cards, where, *notes]
+
+
+def _card_line(taken: DeviceBytes) -> str:
+    return (
+        f"{taken.device} {format_bytes(taken.total_bytes)} of {format_bytes(taken.budget_bytes)}:"
+        f" dense {format_bytes(taken.trunk_bytes)}"
+        f" │ experts {format_bytes(taken.expert_bytes + taken.moe_cache_bytes)}"
+        f" │ KV and state {format_bytes(taken.cache_bytes)}"
+        f" │ compute {format_bytes(taken.compute_bytes)} (estimate)"
+        f" │ projector {format_bytes(taken.projector_bytes)}"
+    )
 
 
 def launch(
