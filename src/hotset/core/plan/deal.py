@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hotset.core.parts import CacheUnits, Parts, sums
 from hotset.core.speed import SpeedModel
@@ -34,8 +35,7 @@ class Deal:
     left_bytes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(NamedTuple):
     """Units [start, stop) on one device, the experts of those before `split` in RAM."""
 
     start: int
@@ -64,21 +64,33 @@ class Dealer:
         hosted: bool,
         forced: int | None = None,
     ) -> None:
-        self._model = model
         self._rooms = rooms
         self._hosted = hosted
         self._forced = forced
         self._n_units = parts.n_units
         self._copy = parts.output_copy_bytes
-        self._trunk = sums(parts.trunk_bytes)
+        self._expert_bytes = parts.expert_bytes
+        # Sums over the first units, so that a run's figures are two look-ups each.
         self._experts = sums(parts.expert_bytes)
-        self._routed = sums(parts.token_expert_bytes)
-        self._cached = sums(caches.n_bytes)
-        self._moe = sums(tuple(1 if n else 0 for n in parts.expert_bytes))
-        self._reads = sums(
+        self._kept = sums(
+            tuple(t + c for t, c in zip(parts.trunk_bytes, caches.n_bytes, strict=True))
+        )
+        self._whole_bytes = self._kept[-1] + self._experts[-1] + self._copy
+        reads = sums(
             tuple(t + c for t, c in zip(parts.trunk_bytes, caches.token_bytes, strict=True))
         )
-        self._expert_bytes = parts.expert_bytes
+        routed = sums(parts.token_expert_bytes)
+        crossings = sums(tuple(1 if n else 0 for n in parts.expert_bytes))
+        rates, host = model.rates, model.host_bytes_s
+        self._host_s = [(r + e) / host for r, e in zip(reads, routed, strict=True)]
+        self._in_ram_s = [
+            e / host + n * rates.crossing_s for e, n in zip(routed, crossings, strict=True)
+        ]
+        self._on_device_s = [[e / speed for e in routed] for speed in model.device_bytes_s]
+        self._trunk_s = [
+            [r / speed + unit * rates.unit_s for unit, r in enumerate(reads)]
+            for speed in model.device_bytes_s
+        ]
 
     def deals(self) -> tuple[Deal, ...]:
         """Splits worth a look: the fastest, and the one that leaves the fewest units in RAM, which
@@ -87,6 +99,8 @@ class Dealer:
         With several devices units stay in RAM only where not all of them fit, and then as few as
         possible: trying every number would take too long there.
         """
+        if not self._hosted and self._whole_bytes > sum(room for room in self._rooms if room > 0):
+            return ()
         if self._forced is not None or not self._hosted:
             whole = self._deal_from(0)
             return (whole[1],) if whole else ()
@@ -125,8 +139,7 @@ class Dealer:
         if self._n_units not in best:
             return None
         seconds, runs = best[self._n_units]
-        in_ram = self._reads[first] + self._routed[first]
-        return seconds + in_ram / self._model.host_bytes_s, Deal(
+        return seconds + self._host_s[first], Deal(
             units=tuple(run.stop - run.start for run in runs),
             host_moe_units=tuple(
                 unit for run in runs for unit in range(run.start, run.split)
@@ -139,40 +152,26 @@ class Dealer:
         """The best of one device for a run of units; None where it does not fit."""
         if start == stop:
             return _Run(start, stop, stop, 0.0, max(0, self._rooms[device]))
-        left = self._rooms[device] - (self._trunk[stop] - self._trunk[start])
-        left -= self._cached[stop] - self._cached[start]
+        left = self._rooms[device] - (self._kept[stop] - self._kept[start])
         left -= self._copy if stop == self._n_units else 0
         if left < 0:
             return None
         experts = self._experts
         if self._forced is not None:
-            splits = {min(max(self._forced, start), stop)}
+            split = min(max(self._forced, start), stop)
         elif not self._hosted:
-            splits = {start}
+            split = start
         else:
             # All that fit, or none: one of the two ends is the fastest.
-            splits = {bisect_left(experts, experts[stop] - left, start, stop), stop}
-        fitting = [split for split in splits if experts[stop] - experts[split] <= left]
-        if not fitting:
+            split = bisect_left(experts, experts[stop] - left, start, stop)
+        left -= experts[stop] - experts[split]
+        if left < 0:
             return None
-        split = min(fitting, key=lambda split: (self._seconds(device, start, stop, split), split))
-        return _Run(
-            start,
-            stop,
-            split,
-            self._seconds(device, start, stop, split),
-            left - (experts[stop] - experts[split]),
-        )
-
-    def _seconds(self, device: int, start: int, stop: int, split: int) -> float:
-        """Of a token, in these units: the terms of `decode_terms` that depend on the deal."""
-        rates, speed = self._model.rates, self._model.device_bytes_s[device]
-        own = self._reads[stop] - self._reads[start] + self._routed[stop] - self._routed[split]
-        in_ram = self._routed[split] - self._routed[start]
-        crossings = self._moe[split] - self._moe[start]
-        return (
-            own / speed
-            + in_ram / self._model.host_bytes_s
-            + crossings * rates.crossing_s
-            + (stop - start) * rates.unit_s
-        )
+        on_device, in_ram = self._on_device_s[device], self._in_ram_s
+        is_open = self._forced is None and self._hosted
+        if is_open and in_ram[stop] - on_device[stop] < in_ram[split] - on_device[split]:
+            left += experts[stop] - experts[split]
+            split = stop
+        seconds = self._trunk_s[device][stop] - self._trunk_s[device][start]
+        seconds += on_device[stop] - on_device[split] + in_ram[split] - in_ram[start]
+        return _Run(start, stop, split, seconds, left)
