@@ -79,7 +79,7 @@ def test_the_screen_gives_the_answer_first_and_fits_on_one(model: Path, tmp_path
         + lines[1].rsplit("· ", 1)[1]
     )
     assert "context 262,144 (all of it)   KV q8_0   1 slot   vision yes" in ended.out
-    assert "decode " in ended.out
+    assert "ready in about 7 s from a cold disk" in ended.out  # 17.4 GiB at 3 GB/s
     assert "instead of f16, which would move" in ended.out
     assert "Other choices:" in ended.out
     assert "1.0 GiB of each card is left alone (--reserve)." in ended.out
@@ -143,7 +143,9 @@ def test_a_model_larger_than_ram_goes_to_the_store_if_the_machine_is_only_descri
 def test_several_models_are_planned_one_after_the_other(model: Path, tmp_path: Path) -> None:
     (tiny,) = write_tiny("llama", tmp_path / "tiny.gguf")
     both = hotset("plan", model, tiny, *CARD, *PC, home=tmp_path)
-    assert both.out.count("decode ") >= 2
+    compared = both.out.split("compared\n")[1].splitlines()
+    assert [line.split()[0] for line in compared] == ["Qwen3.6-35B-A3B", "tiny"]
+    assert re.search(r"\(\+\d+%\)$", compared[1])
     assert len(facts(tmp_path, model, tiny, *CARD, *PC)) == 2
     assert "vision no" in hotset("plan", model, "--no-vision", *CARD, *PC, home=tmp_path).out
 

@@ -92,7 +92,7 @@ def test_a_deal_is_the_fastest_of_all_that_fit(rooms: list[int], rates: tuple[in
     if not deals:
         assert not any(fits(limits, way) for way in every_way(len(rooms), PARTS.output_unit))
         return
-    deal, fewest = deals[0], deals[-1]
+    deal, fewest = deals[0], deals[-1 if len(rooms) == 1 else 0]
     start = PARTS.n_units - sum(fewest.units)  # no way puts more units on devices
     assert not start or not any(fits(limits, way) for way in every_way(len(rooms), start - 1))
     placement = Placement(units=deal.units, host_moe_units=deal.host_moe_units)
@@ -135,3 +135,18 @@ def test_the_output_takes_its_copy_along_where_it_is_the_token_embedding() -> No
     for room, is_whole in ((exact, False), (exact + parts.output_copy_bytes, True)):
         deals = Dealer(model, parts, caches, (room,), hosted=False).deals()
         assert (len(deals) == 1) == is_whole
+
+
+def test_a_device_that_is_slower_than_ram_can_be_left_out() -> None:
+    """Where not all fits, each device is also offered alone."""
+    trunk = TOTAL - sum(PARTS.expert_bytes)
+    dealer = Dealer(machine_of(300, 2), PARTS, CACHES, (trunk // 3, trunk // 3), hosted=True)
+    together, *alone = dealer.deals()
+    assert min(together.units) > 0
+    assert [deal.units.index(0) for deal in alone] == [1, 0]
+    assert dealer.deals() == (together, *alone)  # the rooms are what they were
+    times = [
+        seconds(machine_of(300, 2), Placement(units=d.units, host_moe_units=d.host_moe_units))
+        for d in (together, *alone)
+    ]
+    assert times[1] == min(times)

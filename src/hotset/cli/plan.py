@@ -116,14 +116,20 @@ def plan(
         cores=cores,
     )
     wishes = _wishes(ctx, kv, slots, threads, ubatch, cpu_moe, reserve, has_vision=not no_vision)
-    found = []
+    found, plans = [], []
     for model in models:
         ready, subject, machine, given = _planned(model, words, file, engine, wishes)
+        plans.append(ready)
         found.append(_shown(ready, subject, machine, given, argv, is_explained, as_json))
     if as_json:
         print(json.dumps(found if len(found) > 1 else found[0], indent=1))
         return
-    print("\n\n".join(found))
+    if len(plans) > 1 and argv is None and not is_explained:
+        from hotset.cli.planscreen import comparison
+        from hotset.cli.screen import harmless
+
+        found.append(harmless("\n".join(comparison(plans))))
+    print(("\n" if argv else "\n\n").join(found))
 
 
 def _wishes(

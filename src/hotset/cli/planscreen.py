@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hotset.core.plan.alternatives import Alternative
     from hotset.core.speed import Estimate, Term
 
-__all__ = ["plan_facts", "plan_lines"]
+__all__ = ["comparison", "plan_facts", "plan_lines"]
 
 _BAR_WIDTH = 28
 _OPTION_WIDTH = 16
@@ -36,7 +36,7 @@ def plan_lines(
     yield _model_line(ready, subject)
     yield f"on {_machine_words(machine)}"
     yield ""
-    yield from _answer_lines(ready, plan)
+    yield from _answer_lines(ready, plan, machine)
     yield ""
     for taken in plan.footprint.devices:
         if taken.total_bytes:
@@ -91,7 +91,7 @@ def _gpu_words(gpu: Gpu) -> str:
     return f"{gpu.name} {format_bytes(gpu.total_bytes)}{used}{shared}"
 
 
-def _answer_lines(ready: Launchable, plan: Plan) -> Iterator[str]:
+def _answer_lines(ready: Launchable, plan: Plan, machine: Machine) -> Iterator[str]:
     whole = " (all of it)" if plan.context_tokens == ready.spec.context_tokens else ""
     slots = f"{plan.slots} slot" + ("s" if plan.slots > 1 else "")
     vision = {
@@ -103,7 +103,33 @@ def _answer_lines(ready: Launchable, plan: Plan) -> Iterator[str]:
         f"  context {format_count(plan.context_tokens)}{whole}   KV {plan.kv_type}   {slots}"
         f"   vision {vision}   ubatch {plan.ubatch_tokens}   {plan.threads} threads"
     )
-    yield f"  decode {_range(plan.speed.decode)} tok/s   prefill {_range(plan.speed.prefill)} tok/s"
+    speeds = (
+        f"decode {_range(plan.speed.decode)} tok/s   prefill {_range(plan.speed.prefill)} tok/s"
+    )
+    rate = machine.disk.read_bytes_s if machine.disk else None
+    start = f"   ready in about {_start_s(plan, rate):.0f} s from a cold disk" if rate else ""
+    yield f"  {speeds}{start}"
+
+
+def _start_s(plan: Plan, disk_bytes_s: int) -> float:
+    """Reading all weights once, and a second for the rest."""
+    taken = sum(d.trunk_bytes + d.expert_bytes for d in plan.footprint.devices)
+    return 1.0 + (taken + plan.footprint.weights_bytes) / disk_bytes_s
+
+
+def comparison(plans: Sequence[Launchable]) -> Iterator[str]:
+    """One line for each of several models, against the first."""
+    width = max(len(ready.path.stem) for ready in plans)
+    first = plans[0].plan.speed.decode.likely
+    yield "compared"
+    for ready in plans:
+        plan = ready.plan
+        change = "" if ready is plans[0] else f"  ({plan.speed.decode.likely / first - 1:+.0%})"
+        yield (
+            f"  {ready.path.stem:<{width}}  {format_bytes(ready.spec.n_bytes):>9}"
+            f"  context {format_count(plan.context_tokens):>9}  KV {plan.kv_type}"
+            f"  decode {_range(plan.speed.decode)} tok/s{change}"
+        )
 
 
 def _range(estimate: Estimate) -> str:

@@ -9,6 +9,7 @@ to place the first a units on d - 1 of them.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -93,11 +94,13 @@ class Dealer:
         ]
 
     def deals(self) -> tuple[Deal, ...]:
-        """Splits worth a look: the fastest, and the one that leaves the fewest units in RAM, which
-        is better where RAM is short. Empty if none fits, not even of the last unit.
+        """Splits worth a look; empty if none fits, not even of the last unit.
 
-        With several devices units stay in RAM only where not all of them fit, and then as few as
-        possible: trying every number would take too long there.
+        Returns:
+            For one device: the fastest, and the one that leaves the fewest units in RAM, which is
+            better where RAM is short. For several: the fastest of those that leave the fewest in
+            RAM, and, if there are any, the fastest of each device alone, as one that is slower
+            than RAM does harm. Trying every number of units would take too long there.
         """
         if not self._hosted and self._whole_bytes > sum(room for room in self._rooms if room > 0):
             return ()
@@ -105,18 +108,32 @@ class Dealer:
             whole = self._deal_from(0)
             return (whole[1],) if whole else ()
         if len(self._rooms) == 1:
-            every = [self._deal_from(first) for first in range(self._n_units)]
-            fitting = [dealt for dealt in every if dealt]
-            if not fitting:
-                return ()
-            fastest = min(fitting, key=lambda dealt: dealt[0])
-            return tuple({id(dealt): dealt[1] for dealt in (fastest, fitting[0])}.values())
+            return self._of_one()
         low, high = 0, self._n_units
         while low < high:  # dealing from `high` on fits, or nothing does
             middle = (low + high) // 2
             low, high = (low, middle) if self._deal_from(middle) else (middle + 1, high)
         fewest = self._deal_from(low) if low < self._n_units else None
-        return (fewest[1],) if fewest else ()
+        if fewest is None:
+            return ()
+        return (fewest[1], *(self._each_alone() if low else ()))
+
+    def _of_one(self) -> tuple[Deal, ...]:
+        """The fastest, and the one with the fewest units in RAM; once if they are the same."""
+        every = [self._deal_from(first) for first in range(self._n_units)]
+        fitting = [dealt for dealt in every if dealt]
+        if not fitting:
+            return ()
+        fastest = min(fitting, key=lambda dealt: dealt[0])
+        return tuple({id(dealt): dealt[1] for dealt in (fastest, fitting[0])}.values())
+
+    def _each_alone(self) -> Iterator[Deal]:
+        """The fastest split for each device, with the others out of the game."""
+        rooms = self._rooms
+        for device, room in enumerate(rooms):
+            self._rooms = tuple(room if index == device else -1 for index in range(len(rooms)))
+            yield from self._of_one()[:1]
+        self._rooms = rooms
 
     def _deal_from(self, first: int) -> tuple[float, Deal] | None:
         """The fastest split of the units from `first` on, and its seconds for a token."""

@@ -154,7 +154,10 @@ class Search:
                 self._model, self._parts, caches, rooms,
                 hosted=is_hosted, forced=self._wishes.cpu_moe_layers,
             )  # fmt: skip
-            for deal in dealer.deals() or _nothing(self._machine.devices, self._wishes):
+            deals = dealer.deals()
+            if not deals and is_hosted and self._wishes.cpu_moe_layers is None:
+                deals = (_nothing(self._machine.devices),)
+            for deal in deals:
                 for placement in self._placements(deal, place, is_hosted=is_hosted):
                     found = self._candidate(settings, caches, placement, is_hosted=is_hosted)
                     if found:
@@ -293,9 +296,7 @@ class Search:
         return read / rate_bytes_s / _PICTURE_EVERY_TOKENS
 
 
-def _nothing(devices: tuple[Gpu, ...], wishes: Wishes) -> tuple[Deal, ...]:
+def _nothing(devices: tuple[Gpu, ...]) -> Deal:
     """No device takes anything: what remains where not even the last unit fits."""
-    if wishes.cpu_moe_layers is not None:
-        return ()
     none = tuple(0 for _ in devices)
-    return (Deal(none, (), none),)
+    return Deal(none, (), none)

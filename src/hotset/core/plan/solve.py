@@ -61,12 +61,6 @@ def make_plan(
     if found is None:
         raise MachineProblem(ways_out(spec, machine, wishes, projector, asked))
     best, kv_type, why_kv = found
-    if not best.placement.n_offloaded:
-        alone = plan_alone(spec, machine, wishes, projector)
-        reason = (
-            f"{machine.devices[0].name} is not used: not even one block fits beside its buffers"
-        )
-        return replace(alone, reasons=(*alone.reasons, reason))
     context = best.settings.context_tokens // wishes.slots
     reasons = [why_kv] if why_kv else []
     if context < asked:
@@ -195,6 +189,11 @@ def _unless_alone_is_better(
     """The plan, or one that leaves the card alone where that gives as much and is faster."""
     if wishes.cpu_moe_layers is not None:
         return plan
+    name, is_unused = machine.devices[0].name, not best.placement.n_offloaded
+    reason = f"{name} is not used: by the estimate the CPU alone is faster"
+    if is_unused:
+        reason = f"{name} is not used: not even one block fits beside its buffers"
+        plan = replace(plan, reasons=(*plan.reasons, reason))
     try:
         alone = plan_alone(spec, machine, wishes, projector)
     except MachineProblem:
@@ -205,7 +204,6 @@ def _unless_alone_is_better(
         and (alone.placement.projector is not ProjectorPlace.NONE
              or best.placement.projector is ProjectorPlace.NONE)
     )  # fmt: skip
-    if not (is_as_good and cost_s(alone.speed) < cost_s(plan.speed)):
+    if not is_as_good or (cost_s(alone.speed) >= cost_s(plan.speed) and not is_unused):
         return plan
-    reason = f"{machine.devices[0].name} is not used: by the estimate the CPU alone is faster"
     return replace(alone, reasons=(*alone.reasons, reason))
