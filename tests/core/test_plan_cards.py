@@ -332,3 +332,26 @@ def test_a_kv_type_that_does_not_suit_the_heads_is_refused() -> None:
     with pytest.raises(ConfigProblem, match="Q8_0"):
         make_plan(odd, computer(card(16)), Wishes(kv_type="q8_0"))
     assert make_plan(odd, computer(card(16)), Wishes()).kv_type == "f16"
+
+
+def test_experts_in_ram_are_no_wish_without_a_card_or_without_experts() -> None:
+    with pytest.raises(ConfigProblem, match="there is no card"):
+        make_plan(QWEN, computer(), Wishes(cpu_moe_layers=3))
+    dense = spec_of("llama", small(), [tensor("blk.0.ffn_up.weight", 64, 64)])
+    with pytest.raises(ConfigProblem, match="has no experts"):
+        make_plan(dense, computer(card(8)), Wishes(cpu_moe_layers=3))
+
+
+def test_a_dense_model_larger_than_its_card_leaves_its_first_blocks_in_ram() -> None:
+    """1 GiB for each of 8 blocks, and a card of 6 GiB."""
+    dense = spec_of(
+        "llama",
+        small(block_count=8),
+        [tensor(f"blk.{n}.ffn_up.weight", 1 << 15, 1 << 14) for n in range(8)],
+    )
+    machine = computer(card(6, used_gib=0))
+    plan = make_plan(dense, machine, Wishes())
+    check_fits(plan, machine)
+    assert plan.placement.host_moe_units == ()
+    assert 4 <= plan.placement.n_offloaded <= 6
+    assert plan.footprint.weights_bytes == (9 - plan.placement.n_offloaded) * GIB

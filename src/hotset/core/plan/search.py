@@ -238,8 +238,9 @@ class Search:
         first = self._parts.n_units - placement.n_offloaded
         host_cache = sum(caches.n_bytes[:first])
         compute = compute_bytes_estimate(self._spec, settings)
-        in_ram = placement.projector is ProjectorPlace.RAM and self._projector
-        projector_ram = self._projector.total_bytes if in_ram and self._projector else 0
+        projector_ram = 0
+        if self._projector and placement.projector is ProjectorPlace.RAM:
+            projector_ram = self._projector.total_bytes
         fixed = host_cache + compute + projector_ram + shared + ENGINE_BYTES
         weights = ram_weights(self._parts, placement)
         host = self._host(placement, weights, fixed)
@@ -282,7 +283,9 @@ class Search:
         if not (self._wishes.can_store and experts and weights.expert_bytes):
             return HostExperts(HostTier.PAGES, left)
         least = 2 * experts.bytes_per_token // len(experts.layers)
-        return HostExperts(*((HostTier.STORE, store) if store >= least else (HostTier.PAGES, left)))
+        if store < least:
+            return HostExperts(HostTier.PAGES, left)
+        return HostExperts(HostTier.STORE, store)
 
     def _picture_cost_s(self, place: ProjectorPlace) -> float:
         """What pictures add to a written token, on average."""

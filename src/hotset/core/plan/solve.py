@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hotset.core.errors import MachineProblem
+from hotset.core.errors import ConfigProblem, MachineProblem
 from hotset.core.machine import Machine
 from hotset.core.modelspec import ModelSpec
 from hotset.core.placement import Projector, ProjectorPlace
@@ -42,11 +42,12 @@ def make_plan(
 
     Raises:
         MachineProblem: the wishes, or the smallest context, do not fit; names ways out.
-        ConfigProblem: the KV type asked for does not suit the model.
+        ConfigProblem: the KV type asked for does not suit the model, or a wish has no meaning.
     """
     if wishes.ram_bytes is not None:
         available = min(wishes.ram_bytes, machine.ram_available_bytes)
         machine = replace(machine, ram_available_bytes=available)
+    _check_cpu_moe(spec, machine, wishes)
     if not machine.devices:
         return plan_alone(spec, machine, wishes, projector)
     search = Search(spec, machine, wishes, projector)
@@ -69,6 +70,17 @@ def make_plan(
     reasons += beyond_training(context, trained)
     plan = _finish(spec, machine, wishes, projector, best, kv_type, reasons)
     return _unless_alone_is_better(spec, machine, wishes, projector, plan, best)
+
+
+def _check_cpu_moe(spec: ModelSpec, machine: Machine, wishes: Wishes) -> None:
+    """Refuse a number of blocks that could only be ignored."""
+    if wishes.cpu_moe_layers is None:
+        return
+    what = f"--cpu-moe is {wishes.cpu_moe_layers}, but"
+    if not machine.devices:
+        raise ConfigProblem(f"{what} there is no card; without one all experts are in RAM already")
+    if spec.experts is None:
+        raise ConfigProblem(f"{what} {spec.name} has no experts; leave it out")
 
 
 def _with_kv(
