@@ -15,7 +15,6 @@ from hotset.core.parts import split_model
 from hotset.core.placement import Placement, Projector, ProjectorPlace
 from hotset.core.plan import Plan, Wishes, make_plan
 from hotset.core.plan.common import cache_settings
-from hotset.core.plan.rating import cost_s
 from hotset.core.plan.search import usable_devices
 from hotset.core.units import GIB, MIB
 from hotset.gguf.synth.fullscale import MIXES, REAL_MODELS, fullscale_spec
@@ -255,7 +254,7 @@ def _check_growth(random: Random, spec: ModelSpec, machine: Machine, wishes: Wis
         return
     assert after.context_tokens >= before.context_tokens, "more memory, shorter context"
     if after.context_tokens == before.context_tokens:
-        slower = cost_s(after.speed) / cost_s(before.speed)
+        slower = after.speed.cost_s / before.speed.cost_s
         limit = _SAME if len(usable_devices(machine)) == 1 else _NEARLY_THE_SAME
         assert slower <= limit, f"more memory, {slower:.3f} times as slow"
 

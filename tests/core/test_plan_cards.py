@@ -14,7 +14,6 @@ from hotset.core.parts import cache_units, split_model
 from hotset.core.placement import Placement, Projector, ProjectorPlace
 from hotset.core.plan import Plan, Wishes, make_plan
 from hotset.core.plan.common import cache_settings
-from hotset.core.plan.rating import cost_s
 from hotset.core.speed import HostExperts, decode_terms, speed_model, total_s
 from hotset.core.units import GIB, MIB
 from plankit import PROJECTOR, card, computer, integrated, real_model
@@ -289,7 +288,7 @@ def test_more_memory_never_gives_a_slower_or_shorter_plan() -> None:
         last_context, last_cost = 0, 0.0
         for gib in (3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 80):
             plan = make_plan(spec, computer(card(gib)), wishes)
-            cost = cost_s(plan.speed)
+            cost = plan.speed.cost_s
             assert plan.context_tokens >= last_context
             assert plan.context_tokens > last_context or cost <= last_cost * 1.000001
             last_context, last_cost = plan.context_tokens, cost

@@ -23,7 +23,7 @@ from hotset.core.placement import (
 )
 from hotset.core.plan.common import STORE_BYTES, cache_settings, default_threads
 from hotset.core.plan.deal import Deal, Dealer
-from hotset.core.plan.rating import cost_s, nominal_depth, rate
+from hotset.core.plan.rating import mean_depth, nominal_depth, rate
 from hotset.core.plan.types import ENGINE_BYTES, Speed, Wishes
 from hotset.core.speed import HostExperts, HostTier, speed_model
 from hotset.core.units import MIB
@@ -142,7 +142,10 @@ class Search:
 
     def _placed(self, settings: CacheSettings, place: ProjectorPlace) -> Iterator[Candidate]:
         """Every sensible placement for one batch size."""
-        caches = cache_units(self._spec, settings, nominal_depth(settings))
+        caches, deep = (
+            cache_units(self._spec, settings, depth(settings))
+            for depth in (nominal_depth, mean_depth)
+        )
         for is_hosted in self._modes():
             rooms = tuple(
                 self._room(settings, place, index, is_hosted=is_hosted)
@@ -151,7 +154,7 @@ class Search:
             if place is ProjectorPlace.DEVICE and rooms[0] < 0:
                 continue
             dealer = Dealer(
-                self._model, self._parts, caches, rooms,
+                self._model, self._parts, deep, rooms,
                 hosted=is_hosted, forced=self._wishes.cpu_moe_layers,
             )  # fmt: skip
             deals = dealer.deals()
@@ -159,7 +162,7 @@ class Search:
                 deals = (_nothing(self._machine.devices),)
             for deal in deals:
                 for placement in self._placements(deal, place, is_hosted=is_hosted):
-                    found = self._candidate(settings, caches, placement, is_hosted=is_hosted)
+                    found = self._candidate(settings, caches, deep, placement, is_hosted=is_hosted)
                     if found:
                         yield found
 
@@ -218,7 +221,13 @@ class Search:
         )
 
     def _candidate(
-        self, settings: CacheSettings, caches: CacheUnits, placement: Placement, *, is_hosted: bool
+        self,
+        settings: CacheSettings,
+        caches: CacheUnits,
+        deep: CacheUnits,
+        placement: Placement,
+        *,
+        is_hosted: bool,
     ) -> Candidate | None:
         """The placement with its sums; None if RAM does not hold what must be there."""
         devices = tuple(
@@ -246,7 +255,9 @@ class Search:
         host = self._host(placement, weights, fixed)
         if host is None:
             return None
-        speed = rate(self._model, self._parts, caches, placement, host, settings.ubatch_tokens)
+        speed = rate(
+            self._model, self._parts, caches, deep, placement, host, settings.ubatch_tokens
+        )
         return Candidate(
             settings=settings,
             placement=placement,
@@ -260,7 +271,7 @@ class Search:
             fixed_ram_bytes=fixed,
             ram_left_bytes=self._machine.ram_available_bytes - fixed - weights.total_bytes,
             speed=speed,
-            cost_s=cost_s(speed) + self._picture_cost_s(placement.projector),
+            cost_s=speed.cost_s + self._picture_cost_s(placement.projector),
         )
 
     def _host(self, placement: Placement, weights: RamWeights, fixed: int) -> HostExperts | None:

@@ -19,7 +19,6 @@ from hotset.core.plan.common import (
     trained_context,
     whole_steps,
 )
-from hotset.core.plan.rating import cost_s
 from hotset.core.plan.search import Candidate, Search
 from hotset.core.plan.types import Footprint, Plan, Wishes
 from hotset.core.speed import HostTier
@@ -216,6 +215,6 @@ def _unless_alone_is_better(
         and (alone.placement.projector is not ProjectorPlace.NONE
              or best.placement.projector is ProjectorPlace.NONE)
     )  # fmt: skip
-    if not is_as_good or (cost_s(alone.speed) >= cost_s(plan.speed) and not is_unused):
+    if not is_as_good or (alone.speed.cost_s >= plan.speed.cost_s and not is_unused):
         return plan
     return replace(alone, reasons=(*alone.reasons, reason))

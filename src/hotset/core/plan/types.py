@@ -86,6 +86,8 @@ class Speed:
     """Predictions, in tokens per second, and the sums that they come from.
 
     Attributes:
+        cost_s: what placements are compared by, smaller is better: seconds of a token written a
+            quarter into the context, and a part of those of one read.
         decode_terms: make the time of one token written.
         prefill_terms: make the time of one batch of a prompt.
         assumed: figures of the machine that nobody has measured.
@@ -93,6 +95,7 @@ class Speed:
 
     decode: Estimate
     prefill: Estimate
+    cost_s: float
     decode_terms: tuple[Term, ...] = ()
     prefill_terms: tuple[Term, ...] = ()
     assumed: tuple[str, ...] = ()
