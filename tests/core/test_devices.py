@@ -91,6 +91,19 @@ def test_graphics_in_the_processor_are_not_taken_for_the_card_beside_it() -> Non
     assert graphics.total_bytes == 12 * GIB
 
 
+def test_graphics_in_a_processor_go_by_many_names_but_never_by_that_of_a_card() -> None:
+    chip = Gpu("AlderLake-S GT1", 32 * GIB, 20 * GIB, "intel", True, True, bus_id="0000:00:02.0")
+    listed = [
+        Device("Vulkan0", "Intel(R) Arc(tm) A770 Graphics (DG2)", 16 * GIB),
+        Device("Vulkan1", "Intel(R) UHD Graphics 770 (ADL-S GT1)", 24 * GIB),
+    ]
+    card, graphics = merge_devices([chip], listed)
+    assert (card.bus_id, card.shares_ram) == ("", False)
+    assert (graphics.bus_id, graphics.shares_ram) == (chip.bus_id, True)
+    unknown = Device("Vulkan0", "Intel(R) Something New", 24 * GIB)
+    assert merge_devices([chip], [unknown])[0].bus_id == ""
+
+
 def test_a_card_whose_driver_has_no_name_for_it_is_found_by_its_size() -> None:
     nameless = replace(RX, name="AMD graphics 7550", bandwidth_bytes_s=None)
     (gpu,) = merge_devices([RTX, nameless], [RX_LISTED])
@@ -116,6 +129,8 @@ def test_graphics_in_a_processor_and_software_share_the_ram(description: str) ->
 
 def test_a_device_of_unknown_size_takes_that_of_its_driver_or_is_left_out() -> None:
     silent = Device("SYCL0", "AMD Radeon RX 9070 XT", 0)
+    similar = Device("SYCL0", "AMD Radeon RX 9070 XT 16 GB", 0)
+    assert [gpu.bus_id for gpu in merge_devices([RX], [similar])] == [RX.bus_id]
     assert [gpu.total_bytes for gpu in merge_devices([RX], [silent])] == [16 * GIB]
     assert merge_devices([], [silent]) == ()
 

@@ -53,6 +53,8 @@ def test_what_would_give_a_false_figure_gives_none(tmp_path: Path) -> None:
     small = file_of(tmp_path / "small.gguf", MIB)
     assert measure_disk(small) == "small.gguf is smaller than 64 MiB"
     assert "No such file" in str(measure_disk(tmp_path / "none.gguf"))
+    for kind in ("zfs", "fuse.sshfs"):
+        assert measure_disk(small, kind) == f"{kind} reads through a cache of its own"
 
 
 def test_a_refusal_to_read_past_the_cache_is_the_reason(

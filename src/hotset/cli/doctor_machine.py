@@ -276,18 +276,17 @@ def _measure(paths: Sequence[Path], before: Measured) -> tuple[Measured, list[tu
     disks = dict(before.disks)
     for path in paths:
         try:
-            identity = disk_of(path).identity
-            file = _largest(path)
+            disk, file = disk_of(path), _largest(path)
         except OSError:
             continue  # the finding about this disk says so
         if file is None:
             reasons.append((f"the disk of {path.absolute()}", "there is no model file to read"))
             continue
-        found = measure_disk(file)
+        found = measure_disk(file, disk.file_system)
         if isinstance(found, str):
             reasons.append((f"the disk of {path.absolute()}", found))
         else:
-            disks[identity] = DiskFact(found.read_bytes_s, found.random_read_bytes_s, day)
+            disks[disk.identity] = DiskFact(found.read_bytes_s, found.random_read_bytes_s, day)
     return replace(before, disks=disks), reasons
 
 

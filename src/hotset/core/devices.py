@@ -92,10 +92,13 @@ def _likeness(device: Device, gpu: Gpu) -> float:
     )
     if share == 1.0:
         return 2.0 + is_same_size
-    if gpu.shares_ram or not device.total_bytes:
-        # How much RAM it may use is the backend's own idea.
+    if not gpu.shares_ram:
+        return 1.0 + share if is_same_size else share * (not device.total_bytes)
+    # How much RAM it may use is the backend's own idea, and each calls it by another name.
+    known = known_gpu(device.description, device.total_bytes)
+    if known is None:
         return share
-    return 1.0 + share if is_same_size else 0.0
+    return 1.0 + share if known.is_integrated and vendor == gpu.vendor else 0.0
 
 
 def _is_repeated(

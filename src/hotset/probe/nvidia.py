@@ -20,8 +20,8 @@ from hotset.probe.sysfs import read_text
 
 __all__ = ["nvidia_gpus"]
 
-# Where a driver leaves its mark: on Linux, and in WSL.
-_SIGNS = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg")
+# Where a driver leaves its mark: on Linux, and in WSL, whose library comes from Windows.
+_SIGNS = ("proc/driver/nvidia/version", "dev/nvidiactl", "usr/lib/wsl/lib/libnvidia-ml.so.1")
 
 
 def nvidia_gpus(
