@@ -293,6 +293,8 @@ def describe_plan(ready: Launchable) -> list[str]:
     )
     if footprint.expert_cache_bytes:
         where += f" │ experts {format_bytes(footprint.expert_cache_bytes)}"
+    if footprint.projector_bytes:
+        where += f" │ projector {format_bytes(footprint.projector_bytes)}"
     if footprint.shared_bytes:
         where += f" │ the card's share {format_bytes(footprint.shared_bytes)}"
     if footprint.prompt_cache_bytes:
