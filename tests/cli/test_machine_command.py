@@ -83,6 +83,7 @@ def test_what_the_options_say_changes_what_the_file_says(tmp_path: Path) -> None
         (("show", "--gpu", "8GiB", "--gpu-used", "9GiB"), 4, "--gpu-used: 9.0 GiB cannot be"),
         (("show", "--machine", "none.yaml"), 4, "none.yaml: the machine's file cannot be read"),
         (("show", "--cores", "0"), 4, "--cores: 0 is out of range"),
+        (("show", "--model", "none.gguf"), 2, "none.gguf: there is no such file"),
         (("show", "--engine", "/nowhere"), 5, "/nowhere"),
         (("save", "no/such/folder/machine.yaml"), 3, "cannot be written"),
     ],

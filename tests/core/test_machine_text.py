@@ -200,9 +200,20 @@ CARD = MachineWords(gpu=("16GiB",), ram="32GiB")
         (replace(CARD, gpu_used=("17GiB",)), "--gpu-used: 17.0 GiB cannot be in use of 16.0 GiB"),
         (replace(CARD, gpu_used=("-1GiB",)), "--gpu-used: '-1GiB' is negative"),
         (replace(CARD, gpu_used=("1",)), "--gpu-used: '1' has no unit"),
-        (replace(CARD, gpu_used=("1GiB", "2GiB")), "--gpu-used: given 2 times for 1 of --gpu"),
-        (replace(CARD, gpu=("none",), pcie=("4x16",)), "--pcie: given 1 times for no card"),
+        (
+            replace(CARD, gpu_used=("1GiB", "2GiB")),
+            "--gpu-used: given 2 times, once per card; there is one",
+        ),
+        (
+            replace(CARD, gpu=("none",), pcie=("4x16",)),
+            "--pcie: given 1 times, once per card; there is none",
+        ),
         (replace(CARD, gpu=("16GiB", "none")), "--gpu: 'none' beside other cards"),
+        (replace(CARD, gpu=("8GiB,780M,shred",)), "--gpu: 'shred' is no property of a card"),
+        (
+            replace(CARD, gpu=("8GiB", "8GiB"), pcie=("4x16",) * 3),
+            "--pcie: given 3 times, once per card; there are 2",
+        ),
         (replace(CARD, gpu=("big",)), "--gpu: 'big' is no size"),
         (replace(CARD, gpu=("0GiB",)), "--gpu: '0GiB' is nothing"),
         (replace(CARD, gpu=("33GiB,shared",)), "--gpu: 33.0 GiB shared with 32.0 GiB of RAM"),

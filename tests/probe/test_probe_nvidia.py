@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,6 +16,7 @@ from hotset.probe.graphics import graphics
 from hotset.probe.nvidia import nvidia_gpus
 from sysfskit import NVIDIA, Slot, add_card, write
 
+T = TypeVar("T")
 RAM, FREE = 128 * GIB, 100 * GIB
 
 
@@ -86,7 +87,7 @@ class FakeNvml:
         return answers[name.removeprefix("nvmlDeviceGet")]
 
 
-def _answer(value: Any) -> Any:
+def _answer(value: T | None) -> T:
     if value is None:
         raise NVMLError("Not Supported")
     return value
@@ -122,11 +123,13 @@ def test_clock_and_bus_give_the_published_bandwidth_of_cards_that_no_table_knows
     assert gpu.bandwidth_bytes_s == pytest.approx(published_gb_s * 1e9, rel=0.01), name
 
 
-@pytest.mark.parametrize("refused", ["clock_mhz", "bus_bits"])
+@pytest.mark.parametrize(
+    "card",
+    [FakeCard(name="NVIDIA New", clock_mhz=None), FakeCard(name="NVIDIA New", bus_bits=None)],
+)
 def test_without_clock_or_bus_the_bandwidth_of_an_unknown_card_is_unknown(
-    tmp_path: Path, refused: str
+    tmp_path: Path, card: FakeCard
 ) -> None:
-    card = FakeCard(name="NVIDIA Something New", **{refused: None})
     (gpu,), _ = nvidia_gpus(RAM, FREE, tmp_path, FakeNvml([card]))
     assert gpu.bandwidth_bytes_s is None
 

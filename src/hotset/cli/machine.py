@@ -26,7 +26,7 @@ from hotset.cli.machine_options import (
     chosen_machine,
 )
 from hotset.cli.options import Json
-from hotset.core.errors import ConfigProblem, MachineProblem
+from hotset.core.errors import ConfigProblem, FileProblem, MachineProblem
 
 if TYPE_CHECKING:
     from hotset.core.machine import Disk, Gpu, Machine
@@ -99,7 +99,7 @@ def show(
         threads=threads,
     )
     chosen = chosen_machine(
-        words, file, model=model or Path(), engine=_engine(engine), with_users=True
+        words, file, model=_existing(model), engine=_engine(engine), with_users=True
     )
     if as_json:
         print(json.dumps(asdict(chosen), indent=1, default=sorted))
@@ -122,7 +122,7 @@ def save(
     from hotset.core.machine_file import machine_yaml
     from hotset.core.machine_text import MachineWords
 
-    chosen = chosen_machine(MachineWords(), model=model or Path(), engine=_engine(engine))
+    chosen = chosen_machine(MachineWords(), model=_existing(model), engine=_engine(engine))
     text = machine_yaml(chosen)
     if str(file) == "-":
         print(text, end="")
@@ -134,6 +134,12 @@ def save(
         raise ConfigProblem(f"{file}: there is such a file already; name a new one") from None
     except OSError as error:
         raise MachineProblem(f"{file}: cannot be written ({error.strerror})") from error
+
+
+def _existing(model: Path | None) -> Path:
+    if model is not None and not model.exists():
+        raise FileProblem(f"{model}: there is no such file or folder")
+    return model or Path()
 
 
 def _engine(name: str | None) -> Engine:

@@ -160,8 +160,8 @@ def _devices(words: MachineWords, machine: Machine) -> tuple[Gpu, ...]:
         ("--gpu-bw", words.gpu_bandwidth),
     ):
         if len(texts) > len(devices):
-            cards = "no card" if not devices else f"{len(devices)} of --gpu"
-            raise ConfigProblem(f"{option}: given {len(texts)} times for {cards}; once per card")
+            there = {0: "is none", 1: "is one"}.get(len(devices), f"are {len(devices)}")
+            raise ConfigProblem(f"{option}: given {len(texts)} times, once per card; there {there}")
     for n, text in enumerate(words.gpu_used):
         used = read_size(text, "--gpu-used", may_be_zero=True)
         total = devices[n].total_bytes
@@ -180,7 +180,13 @@ def _card(text: str, ram_bytes: int) -> Gpu:
     size, *words = (word.strip() for word in text.split(","))
     total = read_size(size, "--gpu")
     is_said_shared = words[-1:] == ["shared"]
-    name = ", ".join(words[:-1] if is_said_shared else words)
+    names = words[:-1] if is_said_shared else words
+    if len(names) > 1:
+        raise ConfigProblem(
+            f"--gpu: '{names[-1]}' is no property of a card; after size and name there can only be"
+            " 'shared', for one that uses the machine's RAM"
+        )
+    name = names[0] if names else ""
     known = known_gpu(name, total)
     shares_ram = is_said_shared or (known is not None and known.is_integrated)
     if shares_ram and total > ram_bytes:

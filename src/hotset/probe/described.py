@@ -22,8 +22,8 @@ def read_machine(file: Path) -> Machine:
         ConfigProblem: the file cannot be read, is no YAML, or says what cannot be meant; with the
             line where that is.
     """
-    from ruamel.yaml import YAML  # noqa: PLC0415 - only where there is a file to read
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
         with file.open("rb") as opened:

@@ -146,7 +146,7 @@ def measure_ram(num_threads: int, available_bytes: int, root: Path = Path("/")) 
     Returns:
         The figure, or the reason why there is none.
     """
-    import numpy as np  # noqa: PLC0415 - a tenth of a second, for this alone
+    import numpy as np
 
     cache = _cache_bytes(root)
     wanted = min(max(_LEAST_RAM_BYTES, 2 * cache), _MOST_RAM_BYTES)

@@ -42,7 +42,7 @@ def nvidia_gpus(
     if nvml is None:
         if not any((root / sign).exists() for sign in _SIGNS):
             return [], ""
-        import pynvml  # noqa: PLC0415 - only where a driver is
+        import pynvml
 
         nvml = pynvml
     try:
