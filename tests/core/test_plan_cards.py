@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hotset.core.errors import ConfigProblem
+from hotset.core.errors import ConfigProblem, MachineProblem
 from hotset.core.machine import Backend, Machine
 from hotset.core.memory import cache_bytes
 from hotset.core.modelspec import ModelSpec
@@ -152,6 +152,23 @@ def test_integrated_graphics_take_their_memory_from_ram() -> None:
     for ram_gib in (4, 8, 12, 20):
         little = computer(integrated(ram_gib / 2), ram_gib=ram_gib, used_gib=1)
         check_fits(make_plan(QWEN, little, Wishes(can_store=True)), little)
+
+
+def test_more_ram_beside_integrated_graphics_never_ends_in_a_refusal() -> None:
+    """What the graphics take is gone for the caches of the blocks that stay in RAM."""
+    spec = real_model("gpt-oss-120b", "Q6_K")
+    fitting = []
+    for mib in range(1500, 6000, 100):
+        machine = computer(integrated(6.35), ram_gib=mib / 1024, used_gib=0)
+        wishes = Wishes(context_tokens=123_648, kv_type="q8_0")
+        try:
+            check_fits(make_plan(spec, machine, wishes), machine)
+        except MachineProblem:
+            fitting.append(False)
+        else:
+            fitting.append(True)
+    assert fitting == sorted(fitting)
+    assert len(set(fitting)) == 2
 
 
 def test_beside_a_card_integrated_graphics_are_left_alone() -> None:

@@ -158,12 +158,16 @@ class Search:
                 hosted=is_hosted, forced=self._wishes.cpu_moe_layers,
             )  # fmt: skip
             deals = dealer.deals()
-            if not deals and is_hosted and self._wishes.cpu_moe_layers is None:
-                deals = (_nothing(self._machine.devices),)
+            if is_hosted and self._wishes.cpu_moe_layers is None:
+                deals = (*deals, _nothing(self._machine.devices))
+            is_any = False
             for deal in deals:
+                if is_any and not any(deal.units):
+                    break  # only where nothing else does
                 for placement in self._placements(deal, place, is_hosted=is_hosted):
                     found = self._candidate(settings, caches, deep, placement, is_hosted=is_hosted)
                     if found:
+                        is_any = True
                         yield found
 
     def _modes(self) -> tuple[bool, ...]:
