@@ -60,8 +60,9 @@ def run(
     """
     from hotset.cli.chat import Conversation
     from hotset.cli.experts import watched_store
-    from hotset.cli.launching import describe_plan, launch, prepare, settings_of, wishes_from
+    from hotset.cli.launching import describe_plan, launch, prepare, wishes_from
     from hotset.cli.screen import LoadingLine, note
+    from hotset.cli.settings import settings_of
 
     options = _request_options(temp=temp, seed=seed, max_tokens=max_tokens)
     for what, text in (("PROMPT", prompt), ("--system", system)):
