@@ -7,7 +7,14 @@ from hotset.store.child import ChildSettings, child_settings
 from hotset.store.counters import Counters, read_counters
 from hotset.store.locate import NativeStore, find_native
 from hotset.store.probe import StoreCheck, check_embedded, check_llama_server
-from hotset.store.trace import LayerSummary, TraceBatch, TraceLayer, read_trace, summarize
+from hotset.store.trace import (
+    LayerSummary,
+    TraceBatch,
+    TraceLayer,
+    read_trace,
+    summarize,
+    write_trace,
+)
 
 __all__ = [
     "ChildSettings",
@@ -24,4 +31,5 @@ __all__ = [
     "read_counters",
     "read_trace",
     "summarize",
+    "write_trace",
 ]

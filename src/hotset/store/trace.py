@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from hotset.core.errors import FileProblem
+from hotset.core.errors import FileProblem, MachineProblem
 
 __all__ = [
     "MOST_DECODE_TOKENS",
@@ -21,6 +21,7 @@ __all__ = [
     "TraceLayer",
     "read_trace",
     "summarize",
+    "write_trace",
 ]
 
 MOST_DECODE_TOKENS = 8
@@ -91,6 +92,38 @@ def read_trace(path: Path) -> Iterator[TraceLayer | TraceBatch]:
             yield from _Reader(path, file).records()
     except OSError as error:
         raise FileProblem(f"routing trace {path}: cannot be read: {error.strerror}") from error
+
+
+def write_trace(path: Path, records: Iterable[TraceLayer | TraceBatch]) -> None:
+    """Write `records` as a trace; what is at `path` is replaced.
+
+    Raises:
+        MachineProblem: the file cannot be written.
+    """
+    try:
+        with path.open("wb") as file:
+            file.write(_HEADER.pack(_MAGIC, _VERSION, 0))
+            for record in records:
+                file.write(_as_bytes(record))
+    except OSError as error:
+        raise MachineProblem(
+            f"routing trace {path}: cannot be written: {error.strerror}; choose another place"
+        ) from error
+
+
+def _as_bytes(record: TraceLayer | TraceBatch) -> bytes:
+    if isinstance(record, TraceLayer):
+        kind = _KIND_LAYER
+        head = _LAYER.pack(record.layer, record.num_experts, record.expert_bytes)
+        content = head + record.name.encode()
+    else:
+        kind = _KIND_BATCH
+        numbers = (record.batch, record.layer, record.batch_tokens)
+        experts = array("H", record.experts)
+        if sys.byteorder == "big":
+            experts.byteswap()
+        content = _BATCH.pack(*numbers, record.num_tokens, record.num_used) + experts.tobytes()
+    return _RECORD.pack(kind, 0, len(content)) + content
 
 
 class _Reader:
