@@ -9,7 +9,8 @@ import pytest
 
 from clikit import assert_refused, environment, hotset
 from enginekit import can_run_llama_server, llama_server, smollm2
-from hotset.store import TraceBatch, find_native, read_trace, summarize
+from hotset.lab.locality import summarize
+from hotset.store import TraceBatch, find_native, read_trace
 from store import tracekit
 from store.tinymoe import NUM_LAYERS, write_tiny_moe
 
@@ -55,7 +56,7 @@ def test_an_answer_leaves_the_trace_of_all_its_steps(
     prompt = max(batches, key=lambda batch: batch.batch_tokens)
     assert batches[-1].batch - prompt.batch == 4
 
-    shown = hotset("store", "trace", trace, home=tmp_path)
+    shown = hotset("trace", "show", trace, home=tmp_path)
     assert (shown.code, shown.err) == (0, "")
     head, *rows = shown.out.splitlines()
     assert head.split()[:5] == ["LAYER", "EXPERT", "BATCHES", "STEPS", "TOKENS"]
@@ -66,7 +67,7 @@ def test_an_answer_leaves_the_trace_of_all_its_steps(
         assert f" {summary.num_distinct} of {NUM_EXPERTS} " in row
         assert summary.overlap is not None
         assert row.endswith(f" {summary.overlap:.0%}")
-    told = json.loads(hotset("store", "trace", trace, "--json", home=tmp_path).out)
+    told = json.loads(hotset("trace", "show", trace, "--json", home=tmp_path).out)
     assert [layer["num_tokens"] for layer in told] == [summary.num_tokens for summary in layers]
     assert told[0]["layer"]["name"] == "blk.0"
 
@@ -131,15 +132,15 @@ def test_a_damaged_trace_is_one_line_with_the_place(tmp_path: Path) -> None:
     whole = tracekit.trace([tracekit.layer(0, "blk.0", 4)])
     trace.write_bytes(whole + tracekit.batch(0, 0, [[1, 2]])[:-1])
     for options in ((), ("--json",)):
-        ended = hotset("store", "trace", trace, *options, home=tmp_path)
+        ended = hotset("trace", "show", trace, *options, home=tmp_path)
         assert_refused(ended, 2, str(trace), f"damaged at offset {len(whole)}", "cut off")
-    assert_refused(hotset("store", "trace", tmp_path, home=tmp_path), 2, "cannot be read")
+    assert_refused(hotset("trace", "show", tmp_path, home=tmp_path), 2, "cannot be read")
 
 
 def test_a_layers_name_cannot_drive_the_terminal(tmp_path: Path) -> None:
     trace = tmp_path / "routing.trace"
     trace.write_bytes(tracekit.trace([tracekit.layer(0, "a\x1b[2Jb", 4)]))
-    ended = hotset("store", "trace", trace, home=tmp_path)
+    ended = hotset("trace", "show", trace, home=tmp_path)
     assert ended.code == 0
     assert "\x1b" not in ended.out
     assert ended.out.splitlines()[1].startswith("a[2Jb ")

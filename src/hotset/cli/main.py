@@ -22,7 +22,9 @@ from hotset.cli.inspect import inspect
 from hotset.cli.run import run
 from hotset.cli.screen import settle_streams
 from hotset.cli.serve import serve
+from hotset.cli.simulate import simulate
 from hotset.cli.store import store
+from hotset.cli.trace import trace
 from hotset.core.errors import ConfigProblem, HotsetError, MachineProblem
 
 __all__ = ["app", "main"]
@@ -53,9 +55,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, run, serve, doctor, demo):
+for command in (inspect, run, serve, doctor, demo, simulate):
     app.command()(command)
-app.add_typer(store)
+for group in (store, trace):
+    app.add_typer(group)
 
 
 def _show_version(is_wanted: bool) -> None:

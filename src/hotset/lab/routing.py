@@ -6,7 +6,7 @@ a `Routing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -16,7 +16,7 @@ from hotset.core.errors import FileProblem
 from hotset.lab.csvtrace import is_csv_trace, read_csv_trace
 from hotset.store.trace import TraceBatch, TraceLayer, read_trace
 
-__all__ = ["Event", "Routing", "load_routing", "routing_of"]
+__all__ = ["Event", "Routing", "load_routing", "read_records", "routing_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +110,22 @@ def routing_of(name: str, records: Iterable[TraceLayer | TraceBatch]) -> Routing
     return Routing(name, tuple(layers), tuple(events))
 
 
+def read_records(path: Path) -> Iterator[TraceLayer | TraceBatch]:
+    """The records of a trace of the engine or of a CSV file, in order.
+
+    Raises:
+        FileProblem: neither, or damaged; with the place.
+    """
+    return read_csv_trace(path) if is_csv_trace(path) else read_trace(path)
+
+
 def load_routing(path: Path) -> Routing:
     """A recording from a trace of the engine or from a CSV file.
 
     Raises:
         FileProblem: neither, or damaged, or without a single event.
     """
-    records = read_csv_trace(path) if is_csv_trace(path) else read_trace(path)
-    routing = routing_of(path.stem, records)
+    routing = routing_of(path.stem, read_records(path))
     if not routing.events:
         raise FileProblem(f"routing trace {path}: holds no routing; record it again")
     return routing

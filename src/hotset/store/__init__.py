@@ -8,18 +8,15 @@ from hotset.store.counters import Counters, read_counters
 from hotset.store.locate import NativeStore, find_native
 from hotset.store.probe import StoreCheck, check_embedded, check_llama_server
 from hotset.store.trace import (
-    LayerSummary,
     TraceBatch,
     TraceLayer,
     read_trace,
-    summarize,
     write_trace,
 )
 
 __all__ = [
     "ChildSettings",
     "Counters",
-    "LayerSummary",
     "NativeStore",
     "StoreCheck",
     "TraceBatch",
@@ -30,6 +27,5 @@ __all__ = [
     "find_native",
     "read_counters",
     "read_trace",
-    "summarize",
     "write_trace",
 ]
