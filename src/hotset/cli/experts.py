@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from hotset.core.errors import ConfigProblem, MachineProblem
+from hotset.core.units import format_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +50,18 @@ class ExpertWatch:
         return (
             f"experts {share:.0%} from RAM, {1 - share:.0%} from disk"
             f" ({read_bytes / 1e9:.1f} GB read)"
+        )
+
+    def total(self) -> str:
+        """What all requests since the start came to; empty without the store."""
+        if self._page is None:
+            return ""
+        counters = self._page.read()
+        misses = counters.num_requests - counters.num_hits
+        return (
+            f"experts asked for: {counters.num_requests:,} · {counters.num_hits:,} were in RAM,"
+            f" {misses:,} were read from disk · memory for experts"
+            f" {format_bytes(counters.budget_bytes)} of {format_bytes(counters.mapped_bytes)}"
         )
 
 

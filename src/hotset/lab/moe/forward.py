@@ -23,7 +23,8 @@ class FeedForward(Protocol):
 def normed(states: Floats, weight: Floats, epsilon: float) -> Floats:
     """RMS norm of each row."""
     scale = np.sqrt(np.mean(np.square(states), axis=1, keepdims=True) + np.float32(epsilon))
-    return states / scale * weight
+    scaled: Floats = states / scale * weight
+    return scaled
 
 
 def activations(block: Block, inputs: Floats) -> Floats:
