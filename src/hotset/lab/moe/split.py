@@ -40,7 +40,9 @@ def split_neurons(
             neurons that add most on average are shared, the others form experts of equal size.
     """
     num_routed = num_experts * expert_width
-    order = np.argsort(-np.square(strengths).mean(axis=0), kind="stable")
+    # Of all that is added to a token: a few tokens with huge states would decide otherwise.
+    strengths = strengths / np.linalg.norm(strengths, axis=1, keepdims=True)
+    order = np.argsort(-strengths.mean(axis=0), kind="stable")
     num_shared = strengths.shape[1] - num_routed
     routed = np.sort(order[num_shared:])
     groups = _groups(strengths[:, routed], num_experts, rng)
