@@ -77,6 +77,10 @@ def byte_letters() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
+# One first token, like all others.
+NOT_FIRST = np.arange(400) == 0
+
+
 def planted(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Strengths of 4 groups of 8 neurons that fire together and of 16 that always fire; and which
     group fires at each token."""
@@ -88,15 +92,24 @@ def planted(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 def test_neurons_that_fire_together_become_an_expert_and_the_strong_ones_are_shared() -> None:
     strengths, _ = planted(np.random.default_rng(3))
-    split = split_neurons(strengths, 4, 8, np.random.default_rng(4))
+    split = split_neurons(strengths, NOT_FIRST, 4, 8, np.random.default_rng(4))
     assert split.shared.tolist() == list(range(32, 48))
     groups = sorted(tuple(neurons) for neurons in split.experts.tolist())
     assert groups == [tuple(range(first, first + 8)) for first in range(0, 32, 8)]
 
 
+def test_what_makes_the_first_token_is_shared_however_rarely_it_fires() -> None:
+    strengths, _ = planted(np.random.default_rng(3))
+    strengths[0] = 0.01
+    strengths[0, 5] = 50.0
+    split = split_neurons(strengths, NOT_FIRST, 4, 8, np.random.default_rng(4))
+    assert 5 in split.shared
+
+
 def test_every_neuron_is_in_exactly_one_place_whatever_they_do() -> None:
     rng = np.random.default_rng(5)
-    split = split_neurons(rng.random((50, 96)).astype(np.float32), 8, 8, rng)
+    is_first = np.arange(50) % 10 == 0
+    split = split_neurons(rng.random((50, 96)).astype(np.float32), is_first, 8, 8, rng)
     assert sorted([*split.shared, *split.experts.reshape(-1)]) == list(range(96))
     assert split.experts.shape == (8, 8)
 
@@ -104,7 +117,7 @@ def test_every_neuron_is_in_exactly_one_place_whatever_they_do() -> None:
 def test_the_router_finds_the_expert_that_the_state_tells() -> None:
     rng = np.random.default_rng(6)
     strengths, active = planted(rng)
-    split = split_neurons(strengths, 4, 8, rng)
+    split = split_neurons(strengths, NOT_FIRST, 4, 8, rng)
     down = rng.standard_normal((12, 48)).astype(np.float32)
     scores = expert_scores(strengths, down, split)
     of_expert = strengths[:, split.experts[1]] @ down[:, split.experts[1]].T

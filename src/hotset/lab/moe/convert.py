@@ -29,9 +29,7 @@ from hotset.lab.moe.write import Experts, write_moe
 __all__ = ["RECIPE", "Recipe", "convert", "dialogues", "fit_experts"]
 
 # Of a dialogue; all dialogues together take a minute on two cores.
-_MOST_TOKENS = 140
-# The first tokens of all dialogues are the same, and the very first has states like no other's.
-_SKIPPED_TOKENS = 20
+_MOST_TOKENS = 90
 _CHAT = (
     "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
     "<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n{assistant}<|im_end|>\n"
@@ -44,10 +42,13 @@ class Recipe:
 
     Attributes:
         version: of everything here; a new one makes kept models anew.
-        num_used: experts for each token, unless who runs the model says otherwise.
+        num_dense: blocks at the beginning that stay as they are; the first one alone would do a
+            seventh of the damage.
+        num_used: experts for each token.
     """
 
     version: int = 1
+    num_dense: int = 1
     num_experts: int = 24
     expert_width: int = 32
     num_used: int = 12
@@ -101,20 +102,19 @@ def dialogues(model: Dense, lines: str) -> list[list[int]]:
 def fit_experts(
     model: Dense, texts: Sequence[Sequence[int]], on_progress: Progress, recipe: Recipe
 ) -> list[Experts]:
-    """The experts of every block, from what the dense model does with `texts`."""
+    """The experts of every block that gets some, from what the dense model does with `texts`."""
     rng = np.random.default_rng(recipe.seed)
     forward = Forward(model, texts)
-    counts = np.concatenate([np.arange(len(text)) >= _SKIPPED_TOKENS for text in texts])
+    is_first = np.concatenate([np.arange(len(text)) == 0 for text in texts])
     found: list[Experts] = []
 
     def feed_forward(number: int, block: Block, inputs: Floats) -> Floats:
-        del number  # they come in order
         hidden = activations(block, inputs)
-        seen = hidden[counts]
-        strengths = np.abs(seen) * np.linalg.norm(block.down, axis=0)
-        split = split_neurons(strengths, recipe.num_experts, recipe.expert_width, rng)
-        router = fit_router(inputs[counts], expert_scores(seen, block.down, split))
-        found.append(Experts(split, router))
+        if number >= recipe.num_dense:
+            strengths = np.abs(hidden) * np.linalg.norm(block.down, axis=0)
+            split = split_neurons(strengths, is_first, recipe.num_experts, recipe.expert_width, rng)
+            scores = expert_scores(hidden[~is_first], block.down, split)
+            found.append(Experts(split, fit_router(inputs[~is_first], scores)))
         return hidden @ block.down.T
 
     for number in range(model.num_blocks):

@@ -30,7 +30,8 @@ def normed(states: Floats, weight: Floats, epsilon: float) -> Floats:
 def activations(block: Block, inputs: Floats) -> Floats:
     """What the neurons of the block hold, shape (tokens, neurons)."""
     gate = inputs @ block.gate.T
-    gate /= 1 + np.exp(-gate)
+    with np.errstate(over="ignore"):  # far below zero nothing passes, as it should be
+        gate /= 1 + np.exp(-gate)
     gate *= inputs @ block.up.T
     return gate
 

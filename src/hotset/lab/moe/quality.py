@@ -37,16 +37,20 @@ class Quality:
 class MixedFeedForward:
     """What the engine does with the converted model, without its rounding."""
 
-    def __init__(self, blocks: Sequence[Experts], num_used: int) -> None:
+    def __init__(self, blocks: Sequence[Experts], num_dense: int, num_used: int) -> None:
         self._blocks = blocks
+        self._num_dense = num_dense
         self._num_used = num_used
         self._chosen: list[Floats] = []
 
     def __call__(self, number: int, block: Block, inputs: Floats) -> Floats:
-        chosen = _chosen(self._blocks[number], inputs, self._num_used)
+        if number < self._num_dense:
+            return dense_feed_forward(number, block, inputs)
+        experts = self._blocks[number - self._num_dense]
+        chosen = _chosen(experts, inputs, self._num_used)
         self._chosen.append(chosen)
         hidden = activations(block, inputs)
-        for expert, neurons in enumerate(self._blocks[number].split.experts):
+        for expert, neurons in enumerate(experts.split.experts):
             hidden[:, neurons] *= chosen[:, expert : expert + 1]
         return hidden @ block.down.T
 
@@ -82,7 +86,7 @@ def measure_quality(
         return _log_shares(forward.outputs()[inside] @ model.embedding.T)
 
     def compare(num_used: int) -> Quality:
-        mixed = MixedFeedForward(blocks, num_used)
+        mixed = MixedFeedForward(blocks, model.num_blocks - len(blocks), num_used)
         ours = guesses(mixed)
         return Quality(
             num_used,

@@ -31,21 +31,29 @@ class Split:
 
 
 def split_neurons(
-    strengths: Floats, num_experts: int, expert_width: int, rng: np.random.Generator
+    strengths: Floats,
+    is_first: NDArray[np.bool_],
+    num_experts: int,
+    expert_width: int,
+    rng: np.random.Generator,
 ) -> Split:
     """Split the neurons by what they did on calibration text.
 
     Args:
         strengths: what each neuron adds to the output, as a length; shape (tokens, neurons). The
             neurons that add most on average are shared, the others form experts of equal size.
+        is_first: which tokens begin a text. All later ones attend to them, by states like no
+            other token's; so what makes those is shared as well.
     """
     num_routed = num_experts * expert_width
     # Of all that is added to a token: a few tokens with huge states would decide otherwise.
     strengths = strengths / np.linalg.norm(strengths, axis=1, keepdims=True)
-    order = np.argsort(-strengths.mean(axis=0), kind="stable")
+    others = strengths[~is_first]
+    worth = np.maximum(others.mean(axis=0), strengths[is_first].mean(axis=0))
+    order = np.argsort(-worth, kind="stable")
     num_shared = strengths.shape[1] - num_routed
     routed = np.sort(order[num_shared:])
-    groups = _groups(strengths[:, routed], num_experts, rng)
+    groups = _groups(others[:, routed], num_experts, rng)
     return Split(np.sort(order[:num_shared]), np.sort(routed[groups], axis=1))
 
 

@@ -44,6 +44,7 @@ def write_moe(
     path: Path, model: Dense, blocks: Sequence[Experts], *, name: str, num_used: int
 ) -> None:
     """Write `model` with its neurons as `blocks` say, for llama.cpp's architecture `deepseek`.
+    Blocks before those stay dense.
 
     That one takes the router's softmax as weights without making those of the chosen experts sum
     to one, and scales them: with the number of experts as scale and a router whose weights are
@@ -53,9 +54,15 @@ def write_moe(
         MachineProblem: the file cannot be written.
     """
     tensors = [_copied(model, "token_embd.weight"), _copied(model, "output_norm.weight")]
-    for number, experts in enumerate(blocks):
+    num_dense = model.num_blocks - len(blocks)
+    for number in range(num_dense):
+        parts = (*_KEPT_IN_BLOCKS, "ffn_gate", "ffn_up", "ffn_down")
+        tensors += [_copied(model, f"blk.{number}.{part}.weight") for part in parts]
+    for number, experts in enumerate(blocks, num_dense):
         tensors += _block(model, number, experts)
-    write_gguf(path, _metadata(model, blocks[0], name, num_used), tensors)
+    metadata = _metadata(model, blocks[0], name, num_used)
+    metadata["deepseek.leading_dense_block_count"] = num_dense
+    write_gguf(path, metadata, tensors)
 
 
 def _metadata(model: Dense, experts: Experts, name: str, num_used: int) -> dict[str, Value]:
@@ -70,7 +77,6 @@ def _metadata(model: Dense, experts: Experts, name: str, num_used: int) -> dict[
     for key in _KEPT_FRACTIONS:
         metadata[f"deepseek.{key}"] = float(model.number(key))
     metadata |= {
-        "deepseek.leading_dense_block_count": 0,
         "deepseek.expert_count": num_experts,
         "deepseek.expert_used_count": num_used,
         "deepseek.expert_feed_forward_length": expert_width,
@@ -101,7 +107,7 @@ def _block(model: Dense, number: int, experts: Experts) -> list[TensorEntry]:
     num_experts, expert_width = split.experts.shape
     router = _entry(
         named("ffn_gate_inp"), (model.width, num_experts), _F32,
-        lambda: experts.router.astype("<f4").view(np.uint8),
+        lambda: np.ascontiguousarray(experts.router, dtype="<f4").view(np.uint8),
     )  # fmt: skip
     entries = [_copied(model, named(part)) for part in _KEPT_IN_BLOCKS] + [router]
     order = split.experts.reshape(-1)
