@@ -24,7 +24,8 @@ from hotset.lab.moe.quality import measure_quality
 
 DOCS = Path(__file__).parents[2] / "docs"
 _DEFAULT_FOLDER = Path("~/.cache/hotset/benchmarks/lab")
-_USED = (4, 6, 8, 12, 16, 20, 24)
+_USED = (6, 8, 12, 16, 24)
+_MOST_TOKENS = 130  # of each chat
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -88,8 +89,9 @@ def _quality() -> list[str]:
     model = open_dense(demo_model())
     tokenizer = Tokenizer(model.header)
     paragraphs = (here / "held_out.txt").read_text(encoding="utf-8").split("\n\n")
+    chats = dialogues(model, (here / "held_out.jsonl").read_text(encoding="utf-8"))
     texts = {
-        "chat": dialogues(model, (here / "held_out.jsonl").read_text(encoding="utf-8")),
+        "chat": [chat[:_MOST_TOKENS] for chat in chats],
         "prose": [tokenizer.encode(f"<|endoftext|>{text}") for text in paragraphs],
     }
     blocks = fit_experts(model, calibration_texts(model), _tell, RECIPE)

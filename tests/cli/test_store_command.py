@@ -169,9 +169,9 @@ def test_the_status_names_the_plugin_of_each_engine(tmp_path: Path) -> None:
     assert "no such option" in told["engines"][1]["reason"]
 
 
-def test_the_group_alone_shows_its_commands(tmp_path: Path) -> None:
-    alone = hotset("store", home=tmp_path)
+@pytest.mark.parametrize(("group", "command"), [("store", "status"), ("trace", "record")])
+def test_a_group_alone_shows_its_commands(tmp_path: Path, group: str, command: str) -> None:
+    alone = hotset(group, home=tmp_path)
     assert (alone.code, alone.err) == (0, "")
-    assert alone.out == hotset("store", "--help", home=tmp_path).out
-    assert "status" in alone.out
-    assert "trace" in alone.out
+    assert alone.out == hotset(group, "--help", home=tmp_path).out
+    assert command in alone.out

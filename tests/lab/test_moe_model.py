@@ -93,7 +93,7 @@ def test_what_is_simulated_is_what_the_engine_counts(
     )
     with running(Embedded(), smollm2_moe, settings) as engine:
         for text in (TEXT, "Bread is made of flour, water and salt."):
-            ask(engine.address, text, 64)
+            ask(engine.address, text, 24)
     counted = read_counters(counters)
     num_slots = counted.budget_bytes // sizes
     outcome = simulate(load_routing(trace), POLICIES["quota"], share=num_slots / num_units).both()

@@ -17,7 +17,7 @@ __all__ = ["demo"]
 
 _QUESTION = "Why is the sky blue? Answer in two or three sentences."
 # Of the experts' bytes: few enough that there is something to see, enough for most to be there.
-_EXPERT_SHARE = 0.4
+_EXPERT_SHARE = 0.8
 
 
 def demo(
@@ -64,7 +64,8 @@ def demo(
             talk = Conversation(running, "", {"max_tokens": 160, "seed": 1}, is_shown=True)
             answer_once(talk, prompt, ready, running, experts, as_json=False)
             if counted := experts.total():
-                note(counted)
+                total = ready.spec.experts.n_bytes if ready.spec.experts else 0
+                note(f"{counted}, of {format_bytes(total)}")
     name = DEMO_MOE_NAME if ready.spec.experts else DEMO_NAME
     note(f"stopped · next: hotset run {name}, or hotset run YOUR-MODEL.gguf")
 

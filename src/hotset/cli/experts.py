@@ -61,7 +61,7 @@ class ExpertWatch:
         return (
             f"experts asked for: {counters.num_requests:,} · {counters.num_hits:,} were in RAM,"
             f" {misses:,} were read from disk · memory for experts"
-            f" {format_bytes(counters.budget_bytes)} of {format_bytes(counters.mapped_bytes)}"
+            f" {format_bytes(counters.budget_bytes)}"
         )
 
 
