@@ -65,7 +65,8 @@ def _recorded(
         part.unlink(missing_ok=True)
         command = [
             *(sys.executable, "-m", "hotset", "trace", "record", model, "--prompts", str(text)),
-            *("--out", str(part), "--max-tokens", str(max_tokens)),
+            # One thread: what is recorded is the same, and a busy machine matters less.
+            *("--out", str(part), "--max-tokens", str(max_tokens), "--threads", "1"),
         ]
         subprocess.run(command, check=True)
         part.replace(trace)

@@ -99,7 +99,7 @@ def test_what_is_simulated_is_what_the_engine_counts(
     outcome = simulate(load_routing(trace), POLICIES["quota"], share=num_slots / num_units).both()
     simulated = (outcome.num_requests, outcome.num_hits, outcome.num_evictions)
     assert simulated == (counted.num_requests, counted.num_hits, counted.num_evictions)
-    assert 0.2 < outcome.hit_rate < 0.98
+    assert 0.1 < outcome.hit_rate < 0.98
 
 
 def slot_layout(model: Path) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -110,11 +111,10 @@ def _read_prompts(path: Path) -> list[str]:
         raise FileProblem(f"{path}: not a text in UTF-8 (byte {error.start})") from error
     except OSError as error:
         raise FileProblem(f"{path}: cannot be read: {error.strerror}") from error
+    texts = lines
     if _PARTING in lines:
-        texts = "\n".join(lines).split(f"\n{_PARTING}\n")
-        texts = [text.removeprefix(f"{_PARTING}\n").removesuffix(f"\n{_PARTING}") for text in texts]
-    else:
-        texts = lines
+        blocks = groupby(lines, lambda line: line == _PARTING)
+        texts = ["\n".join(block) for is_parting, block in blocks if not is_parting]
     prompts = [text.strip() for text in texts if text.strip()]
     if not prompts:
         raise FileProblem(f"{path}: holds no prompt; write one on each line")

@@ -46,11 +46,12 @@ def pools_of(routing: Routing, *, share: float | None = None, ram_bytes: int = 0
             layer.num_experts * _slot_bytes(layer.expert_bytes) for layer in routing.layers
         )
         share = min(1.0, ram_bytes / slots_bytes)
+    # The plugin adds layers by name, so that blk.10 comes before blk.2. Between units of equal
+    # worth the first one leaves.
+    order = sorted(range(len(routing.layers)), key=lambda layer: routing.layers[layer].name)
     pools = []
     for expert_bytes in sizes:
-        layers = [
-            at for at, layer in enumerate(routing.layers) if layer.expert_bytes == expert_bytes
-        ]
+        layers = [at for at in order if routing.layers[at].expert_bytes == expert_bytes]
         layer_sizes = [routing.layers[layer].num_experts for layer in layers]
         # The smallest step above, so that a tenth of 480 units is 48 whatever a tenth is in binary.
         num_slots = min(sum(layer_sizes), int(share * sum(layer_sizes) + 1e-9))
