@@ -1,4 +1,4 @@
-"""Fixtures that more than one room's tests share."""
+"""What more than one room's tests share."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from enginekit import smollm2
+
+# No test asserts a time: a busy machine would make it fail.
+settings.register_profile("hotset", deadline=None)
+settings.load_profile("hotset")
 
 # Kept between runs: it takes a minute to fill. A changed recipe fills it anew.
 _CACHE = Path(__file__).parents[1] / "build" / "demo-cache"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hotset.engine.base import Engine
     from hotset.engine.running import Running
     from hotset.engine.watch import Progress
+    from hotset.gguf.ranges import ByteRange
     from hotset.store.probe import StoreCheck
 
 __all__ = [
@@ -49,6 +50,7 @@ class Launchable:
     Attributes:
         files: the model's file, or its shards in order.
         plugin: of the expert store, if the plan uses it.
+        needed: for each of `files`, what of it is no expert (see `hotset.gguf.ranges`).
     """
 
     files: tuple[Path, ...]
@@ -57,6 +59,7 @@ class Launchable:
     engine: Engine
     is_embedding: bool
     plugin: Path | None = None
+    needed: tuple[tuple[ByteRange, ...], ...] = ()
 
     @property
     def path(self) -> Path:
@@ -140,6 +143,7 @@ def prepare(model: str, wishes: Wishes, engine: str, *, may_embed: bool = False)
     from hotset.core.plan import make_plan
     from hotset.engine import ENGINE_NAMES, engine_named
     from hotset.gguf.kinds import Kind, kind_of
+    from hotset.gguf.ranges import ranges_beside_experts
     from hotset.gguf.reader import check_computable
     from hotset.gguf.shards import open_model
     from hotset.gguf.spec import model_spec
@@ -171,6 +175,7 @@ def prepare(model: str, wishes: Wishes, engine: str, *, may_embed: bool = False)
         make_plan(spec, machine, wishes),
         chosen,
         is_embedding=kind is Kind.EMBEDDING,
+        needed=ranges_beside_experts(file, spec.n_layers),
     )
     if not (ready.plan.is_larger_than_ram and spec.experts):
         return ready

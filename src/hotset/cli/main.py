@@ -19,6 +19,7 @@ from hotset import __version__
 from hotset.cli.demo import demo
 from hotset.cli.doctor import doctor
 from hotset.cli.inspect import inspect
+from hotset.cli.machine import machine
 from hotset.cli.run import run
 from hotset.cli.screen import settle_streams
 from hotset.cli.serve import serve
@@ -57,7 +58,7 @@ app = typer.Typer(
 )
 for command in (inspect, run, serve, doctor, demo, simulate):
     app.command()(command)
-for group in (store, trace):
+for group in (machine, store, trace):
     app.add_typer(group)
 
 

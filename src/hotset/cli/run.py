@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hotset.cli.options import Ctx, EngineName, Json, Kv, ModelName, Ram, Template, Threads, Trace
-from hotset.core.errors import ClientProblem, ConfigProblem
+from hotset.core.errors import ClientProblem, ConfigProblem, EngineProblem
 
 if TYPE_CHECKING:
     from hotset.cli.chat import Answer, Conversation
@@ -80,7 +80,7 @@ def run(
         with running:
             experts.adopt()
             note(f"ready in {running.loaded.start_s:.1f} s")
-            talk = Conversation(running, system, options, is_shown=not as_json)
+            talk = Conversation(running, system, options, experts, is_shown=not as_json)
             if question is not None:
                 answer_once(talk, question, ready, running, experts, as_json=as_json)
             else:
@@ -182,7 +182,9 @@ def _converse(talk: Conversation, running: Running, experts: ExpertWatch) -> Non
             try:
                 _check_text(text, "this line")
                 note(summary(talk.ask(text), running, experts))
-            except (ClientProblem, ConfigProblem) as problem:
+            except (ClientProblem, ConfigProblem, EngineProblem) as problem:
+                if not running.is_alive():
+                    raise
                 note(problem.message)
 
 

@@ -8,6 +8,7 @@ the store the page cache has to do, and the plan says so.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from hotset.core.errors import ConfigProblem, MachineProblem
@@ -22,7 +23,7 @@ from hotset.core.memory import (
 )
 from hotset.core.modelspec import CacheKind, Experts, ModelSpec
 from hotset.core.tensortypes import tensor_type_named
-from hotset.core.units import MIB, format_bytes, format_count
+from hotset.core.units import GIB, MIB, format_bytes, format_count
 
 __all__ = ["Footprint", "Plan", "Wishes", "make_plan"]
 
@@ -268,10 +269,16 @@ def _expert_cache_bytes(spec: ModelSpec, experts: Experts, machine: Machine, fix
     if cache < least:
         raise MachineProblem(
             f"{spec.name}: {format_bytes(machine.ram_available_bytes)} of RAM are too little even"
-            f" with the experts on the disk; the least is {format_bytes(others + least)},"
+            f" with the experts on the disk; the least is {_enough(others + least)},"
             " or less with a shorter --ctx"
         )
     return cache
+
+
+def _enough(n_bytes: int) -> str:
+    """`n_bytes` for people, not less than it is, so that who gives this much gives enough."""
+    step = (GIB if n_bytes >= GIB else MIB) / 10
+    return format_bytes(math.ceil(math.ceil(n_bytes / step) * step))
 
 
 def _cache_settings(wishes: Wishes, kv_type: str, context: int) -> CacheSettings:

@@ -12,7 +12,7 @@ import httpx
 from hotset.core.errors import ClientProblem, EngineProblem
 from hotset.engine.running import Running
 
-__all__ = ["ChatStream", "Piece", "Timings"]
+__all__ = ["ChatStream", "Piece", "PromptProgress", "Timings"]
 
 # A prompt of many thousand tokens is silent for minutes; a dead engine closes the connection.
 _CONNECT_TIMEOUT_S = 5.0
@@ -37,8 +37,25 @@ class Timings:
     answer_per_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """How far the engine is with a prompt, in tokens.
+
+    Attributes:
+        num_cached: that it did not need to read again.
+        num_done: these included.
+    """
+
+    num_tokens: int
+    num_cached: int
+    num_done: int
+
+
 class ChatStream:
     """One answer. Iterate over it, then read `finish_reason` and `timings`.
+
+    `prompt` and `timings` are also there while it comes, for who asks for it: where they stand
+    after the last event, or None before the first.
 
     Closing it early (leaving the `with` block) closes the connection, which makes the engine stop.
 
@@ -46,6 +63,8 @@ class ChatStream:
         running: the engine.
         messages: the conversation in OpenAI's form.
         options: further fields of the request, such as `max_tokens`.
+        is_watched: ask the engine for `prompt` and `timings` on the way; one that does not know
+            how gives the last timings only.
 
     Raises (while iterating):
         ClientProblem: the engine refuses the request, for instance a context overflow.
@@ -57,15 +76,22 @@ class ChatStream:
         running: Running,
         messages: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
+        *,
+        is_watched: bool = False,
     ) -> None:
         self.finish_reason = ""
         self.timings: Timings | None = None
+        self.prompt: PromptProgress | None = None
         self._running = running
+        self._num_lines_before = running.num_lines
         self._body = {
             **options,
             "messages": list(messages),
             "stream": True,
             "stream_options": {"include_usage": True},
+            # llama.cpp: tools/server/server-schema.cpp
+            "return_progress": is_watched,
+            "timings_per_token": is_watched,
         }
         self._client = httpx.Client(
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S), trust_env=False
@@ -86,7 +112,7 @@ class ChatStream:
                 headers=self._running.headers(),
             ) as response:
                 if response.status_code != httpx.codes.OK:
-                    raise _refused(response.status_code, response.read())
+                    raise self._refused(response.status_code, response.read())
                 yield from self._pieces(response.iter_lines())
         except httpx.TransportError as error:
             raise self._running.died() from error
@@ -106,9 +132,11 @@ class ChatStream:
                     f" {data[:80]}"
                 ) from error
             if "error" in event:
-                raise _refused(int(event["error"].get("code", 500)), data.encode())
+                raise self._refused(int(event["error"].get("code", 500)), data.encode())
             if "timings" in event:
                 self.timings = _timings(event["timings"])
+            if "prompt_progress" in event:
+                self.prompt = _progress(event["prompt_progress"])
             for choice in event.get("choices", []):
                 delta = choice.get("delta", {})
                 if delta.get("reasoning_content"):
@@ -116,6 +144,12 @@ class ChatStream:
                 if delta.get("content"):
                     yield Piece(delta["content"], is_reasoning=False)
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    def _refused(self, status: int, body: bytes) -> ClientProblem | EngineProblem:
+        """The engine's error as ours. It does not know why the expert store failed; we do."""
+        problem = _refused(status, body)
+        fault = self._running.store_fault(self._num_lines_before) if status >= 500 else ""
+        return EngineProblem(f"the engine failed on the request: {fault}") if fault else problem
 
 
 def _timings(given: Mapping[str, Any]) -> Timings:
@@ -125,6 +159,14 @@ def _timings(given: Mapping[str, Any]) -> Timings:
         prompt_per_s=float(given.get("prompt_per_second") or 0.0),
         answer_tokens=int(given.get("predicted_n", 0)),
         answer_per_s=float(given.get("predicted_per_second") or 0.0),
+    )
+
+
+def _progress(given: Mapping[str, Any]) -> PromptProgress:
+    return PromptProgress(
+        num_tokens=int(given.get("total", 0)),
+        num_cached=int(given.get("cache", 0)),
+        num_done=int(given.get("processed", 0)),
     )
 
 

@@ -11,16 +11,19 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
+from hotset.core.devices import Device
 from hotset.core.errors import EngineProblem
 from hotset.core.settings import Settings
-from hotset.engine.base import Device, Engine, EngineInfo, Launch, scrubbed
+from hotset.engine.base import Engine, EngineInfo, Launch, scrubbed
 
 __all__ = ["LlamaServerEngine", "find_llama_server"]
 
 _PROBE_TIMEOUT_S = 60.0
 _VERSION = re.compile(r"^version: (?P<version>.+)$", re.MULTILINE)
 _DEVICE = re.compile(
-    r"^\s+(?P<name>\w+): (?P<what>.+?)(?: \((?P<mib>\d+) MiB[^()]*\))?$", re.MULTILINE
+    r"^\s+(?P<name>\w+): (?P<what>.+?)"
+    r"(?: \((?P<mib>\d+) MiB(?:, (?P<free>\d+) MiB free)?[^()]*\))?$",
+    re.MULTILINE,
 )
 _LOAD_MODES = {"mmap": "mmap", "none": "none", "mlock": "mmap+mlock"}
 
@@ -60,7 +63,12 @@ class LlamaServerEngine(Engine):
     def describe(self, environ: Mapping[str, str]) -> EngineInfo:
         listed = self._ask("--list-devices", environ)
         devices = tuple(
-            Device(match["name"], match["what"], int(match["mib"] or 0) << 20)
+            Device(
+                match["name"],
+                match["what"],
+                int(match["mib"] or 0) << 20,
+                int(match["free"]) << 20 if match["free"] else None,
+            )
             for match in _DEVICE.finditer(listed)
         )
         return EngineInfo(

@@ -4,8 +4,9 @@ and its routing traces."""
 from __future__ import annotations
 
 from hotset.store.child import ChildSettings, child_settings
-from hotset.store.counters import Counters, read_counters
+from hotset.store.counters import Counters, LayerCounters, StoreState, read_counters
 from hotset.store.locate import NativeStore, find_native
+from hotset.store.pages import RunningStore, running_stores
 from hotset.store.probe import StoreCheck, check_embedded, check_llama_server
 from hotset.store.trace import (
     TraceBatch,
@@ -17,8 +18,11 @@ from hotset.store.trace import (
 __all__ = [
     "ChildSettings",
     "Counters",
+    "LayerCounters",
     "NativeStore",
+    "RunningStore",
     "StoreCheck",
+    "StoreState",
     "TraceBatch",
     "TraceLayer",
     "check_embedded",
@@ -27,5 +31,6 @@ __all__ = [
     "find_native",
     "read_counters",
     "read_trace",
+    "running_stores",
     "write_trace",
 ]
