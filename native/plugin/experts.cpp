@@ -42,8 +42,11 @@ struct Experts {
 };
 
 constinit Experts* experts = nullptr;
-constinit hotset_config config{
-    .ram_bytes = 0, .num_readers = DEFAULT_READERS, .read = nullptr, .read_context = nullptr};
+constinit hotset_config config{.ram_bytes = 0,
+                               .num_readers = DEFAULT_READERS,
+                               .read = nullptr,
+                               .read_context = nullptr,
+                               .policy = nullptr};
 
 bool read_number(const char* variable, uint64_t least, uint64_t most, uint64_t& number) {
     const char* text = std::getenv(variable);
@@ -138,6 +141,7 @@ bool experts_configure() {
         return false;
     }
     config.num_readers = static_cast<uint32_t>(num_readers);
+    config.policy = std::getenv("HOTSET_POLICY"); // an unknown one is refused when the store opens
     if (experts == nullptr) {
         experts = new Experts;
     }

@@ -1,17 +1,13 @@
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
+#include "heat.h"
 #include "policy.h"
 #include "store.h"
 
 namespace hotset {
 
 namespace {
-
-// After so many tokens a use counts half. In replays of recorded routing 64 and 128 differed by
-// less than 0.2 % of all requests.
-constexpr double HALF_LIFE_TOKENS = 64;
 
 class Quota final : public Policy {
 public:
@@ -34,31 +30,27 @@ public:
     void used(uint32_t number) override {
         Unit& unit = units[number];
         if (prompt) {
-            if (!unit.resident) {
-                unit.passing = true;
-                passing.push_back(number);
-            }
-        } else {
-            // The heat is log2 of the sum of 2^time over all uses: growing uses take the place of
-            // fading counts, so that nothing is touched as time goes by.
-            const double now = layers[layer].clock;
-            unit.heat =
-                std::max(unit.heat, now) + std::log2(1 + std::exp2(-std::abs(unit.heat - now)));
-            if (unit.passing) {
-                unit.passing = false;
-                std::erase(passing, number);
-            }
+            return;
         }
-        if (!unit.resident) {
-            unit.resident = true;
-            layers[unit.layer].num_resident += 1;
+        unit.heat = heated(unit.heat, layers[layer].clock);
+        if (unit.passing) {
+            unit.passing = false;
+            std::erase(passing, number);
+        }
+    }
+
+    void enters(uint32_t number) override {
+        Unit& unit = units[number];
+        layers[unit.layer].num_resident += 1;
+        if (prompt) {
+            unit.passing = true;
+            passing.push_back(number);
         }
     }
 
     uint32_t evict(const std::vector<bool>& may_leave) override {
         std::optional<uint32_t> victim = last_passing(may_leave);
-        // The unit that is to come counts already.
-        if (!victim && layers[layer].num_resident > quota) {
+        if (!victim && layers[layer].num_resident >= quota) {
             victim = coldest(layer, layer + 1, 0, may_leave);
         }
         if (!victim) {
@@ -67,23 +59,20 @@ public:
         if (!victim) {
             victim = coldest(0, layers.size(), 0, may_leave);
         }
-        Unit& unit = units[*victim];
-        unit.resident = false;
-        layers[unit.layer].num_resident -= 1;
+        layers[units[*victim].layer].num_resident -= 1;
         return *victim;
     }
 
 private:
     struct Unit {
         uint32_t layer;
-        bool resident = false;
-        bool passing = false; // asked for by prompts only
+        bool passing = false; // in memory, and asked for by prompts only
         double heat = 0;      // kept when the unit leaves
     };
     struct Layer {
         uint32_t first, size;
         uint32_t num_resident = 0;
-        double clock = 1; // in half-lives; more than the heat of a unit never used
+        double clock = CLOCK_START;
     };
 
     std::optional<uint32_t> last_passing(const std::vector<bool>& may_leave) {

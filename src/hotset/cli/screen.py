@@ -70,12 +70,13 @@ def signals_held() -> Iterator[None]:
 class LoadingLine:
     """Progress of a start: one changing line on a terminal, a line per phase elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: str = "starting the engine") -> None:
         from rich.console import Console
 
         self._console = Console(stderr=True, highlight=False)
-        self._status = self._console.status("starting the engine", spinner="dots")
+        self._status = self._console.status(first, spinner="dots")
         self._phase = ""
+        self._fifths = 0
 
     def __enter__(self) -> LoadingLine:
         if self._console.is_terminal:
@@ -101,3 +102,11 @@ class LoadingLine:
         elif progress.phase != self._phase:
             self._phase = progress.phase
             note(f"loading: {progress.phase}")
+
+    def show_share(self, phase: str, share: float) -> None:
+        """Work of many short phases: elsewhere than on a terminal a line for each fifth of it."""
+        if self._console.is_terminal:
+            self._status.update(f"{phase} · {share:.0%}")
+        elif int(5 * share) > self._fifths:
+            self._fifths = int(5 * share)
+            note(f"{share:.0%} · {phase}")

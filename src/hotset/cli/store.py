@@ -1,4 +1,4 @@
-"""`hotset store`: where the expert store works, what it does, and what its traces tell."""
+"""`hotset store`: where the expert store works, and what it does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +16,6 @@ from hotset.core.errors import EngineProblem
 if TYPE_CHECKING:
     from hotset.store.pages import RunningStore
     from hotset.store.probe import StoreCheck
-    from hotset.store.trace import LayerSummary
 
 __all__ = ["store"]
 
@@ -29,7 +27,7 @@ store = typer.Typer(
 
 @store.callback(invoke_without_command=True)
 def commands(context: typer.Context) -> None:
-    """The expert store: where it works, what it does, and what its traces tell."""
+    """The expert store: where it works, and what it does."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -126,57 +124,3 @@ def _as_json(check: StoreCheck) -> dict[str, Any]:
         "plugin": str(check.plugin) if check.plugin else None,
         "reason": check.reason,
     }
-
-
-@store.command()
-def trace(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            readable=False,  # typer would refuse it as a wrong value; it is a file problem
-            help="A routing trace that `hotset run --trace FILE` has written.",
-        ),
-    ],
-    as_json: Json = False,
-) -> None:
-    """What a routing trace tells of each layer.
-
-    Steps are batches of up to 8 tokens, the rest is prompt. DISTINCT: different experts chosen.
-    TOP 10 %: share of the choices that fell on the tenth of the experts that was chosen most.
-    REUSE: share of a step's experts that the step before it used as well.
-    """
-    from hotset.store.trace import read_trace, summarize
-
-    layers = summarize(read_trace(file))
-    if as_json:
-        print(json.dumps([asdict(layer) for layer in layers], indent=1))
-        return
-    for line in _table(layers):
-        print(line)
-
-
-_COLUMNS = "{:<10} {:>8} {:>8} {:>8} {:>9} {:>13} {:>9} {:>7}"
-
-
-def _table(layers: list[LayerSummary]) -> Iterator[str]:
-    from hotset.cli.screen import harmless
-    from hotset.core.units import format_bytes
-
-    yield _COLUMNS.format(
-        *("LAYER", "EXPERT", "BATCHES", "STEPS", "TOKENS", "DISTINCT", "TOP 10 %", "REUSE")
-    )
-    for summary in layers:
-        layer = summary.layer
-        yield harmless(
-            _COLUMNS.format(
-                layer.name,
-                format_bytes(layer.expert_bytes),
-                f"{summary.num_batches:,}",
-                f"{summary.num_decode_batches:,}",
-                f"{summary.num_tokens:,}",
-                f"{summary.num_distinct:,} of {layer.num_experts:,}",
-                f"{summary.top_share:.0%}",
-                "-" if summary.overlap is None else f"{summary.overlap:.0%}",
-            )
-        )

@@ -8,13 +8,17 @@ from hotset.store.counters import Counters, LayerCounters, StoreState, read_coun
 from hotset.store.locate import NativeStore, find_native
 from hotset.store.pages import RunningStore, running_stores
 from hotset.store.probe import StoreCheck, check_embedded, check_llama_server
-from hotset.store.trace import LayerSummary, TraceBatch, TraceLayer, read_trace, summarize
+from hotset.store.trace import (
+    TraceBatch,
+    TraceLayer,
+    read_trace,
+    write_trace,
+)
 
 __all__ = [
     "ChildSettings",
     "Counters",
     "LayerCounters",
-    "LayerSummary",
     "NativeStore",
     "RunningStore",
     "StoreCheck",
@@ -28,5 +32,5 @@ __all__ = [
     "read_counters",
     "read_trace",
     "running_stores",
-    "summarize",
+    "write_trace",
 ]

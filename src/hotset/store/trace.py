@@ -6,21 +6,19 @@ import os
 import struct
 import sys
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from hotset.core.errors import FileProblem
+from hotset.core.errors import FileProblem, MachineProblem
 
 __all__ = [
     "MOST_DECODE_TOKENS",
-    "LayerSummary",
     "TraceBatch",
     "TraceLayer",
     "read_trace",
-    "summarize",
+    "write_trace",
 ]
 
 MOST_DECODE_TOKENS = 8
@@ -91,6 +89,38 @@ def read_trace(path: Path) -> Iterator[TraceLayer | TraceBatch]:
             yield from _Reader(path, file).records()
     except OSError as error:
         raise FileProblem(f"routing trace {path}: cannot be read: {error.strerror}") from error
+
+
+def write_trace(path: Path, records: Iterable[TraceLayer | TraceBatch]) -> None:
+    """Write `records` as a trace; what is at `path` is replaced.
+
+    Raises:
+        MachineProblem: the file cannot be written.
+    """
+    try:
+        with path.open("wb") as file:
+            file.write(_HEADER.pack(_MAGIC, _VERSION, 0))
+            for record in records:
+                file.write(_as_bytes(record))
+    except OSError as error:
+        raise MachineProblem(
+            f"routing trace {path}: cannot be written: {error.strerror}; choose another place"
+        ) from error
+
+
+def _as_bytes(record: TraceLayer | TraceBatch) -> bytes:
+    if isinstance(record, TraceLayer):
+        kind = _KIND_LAYER
+        head = _LAYER.pack(record.layer, record.num_experts, record.expert_bytes)
+        content = head + record.name.encode()
+    else:
+        kind = _KIND_BATCH
+        numbers = (record.batch, record.layer, record.batch_tokens)
+        experts = array("H", record.experts)
+        if sys.byteorder == "big":
+            experts.byteswap()
+        content = _BATCH.pack(*numbers, record.num_tokens, record.num_used) + experts.tobytes()
+    return _RECORD.pack(kind, 0, len(content)) + content
 
 
 class _Reader:
@@ -174,79 +204,3 @@ class _Reader:
         return FileProblem(
             f"routing trace {self._path}: damaged at offset {self._offset:,}: {what}"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class LayerSummary:
-    """One layer over a whole trace.
-
-    Attributes:
-        num_batches, num_decode_batches: passes through the layer; of them those of few tokens.
-        num_choices: experts chosen, counted for every token.
-        num_distinct: different ones among them.
-        top_share: share of the choices that fell on the tenth of the layer's experts (rounded up)
-            that was chosen most.
-        overlap: of the experts of a decode batch, the share that the one just before it used as
-            well, on average; None where no two follow each other.
-    """
-
-    layer: TraceLayer
-    num_batches: int
-    num_decode_batches: int
-    num_tokens: int
-    num_choices: int
-    num_distinct: int
-    top_share: float
-    overlap: float | None
-
-
-@dataclass(slots=True)
-class _Tally:
-    layer: TraceLayer
-    num_batches: int = 0
-    num_decode_batches: int = 0
-    num_tokens: int = 0
-    choices: Counter[int] = field(default_factory=Counter)
-    before: frozenset[int] = frozenset()  # the experts of the decode batch just before, if it was
-    overlaps: float = 0.0
-    num_overlaps: int = 0
-
-    def add(self, batch: TraceBatch) -> None:
-        self.num_batches += 1
-        self.num_tokens += batch.num_tokens
-        self.choices.update(batch.experts)
-        if not batch.is_decode:
-            self.before = frozenset()
-            return
-        self.num_decode_batches += 1
-        chosen = frozenset(batch.experts)
-        if self.before:
-            self.overlaps += len(chosen & self.before) / len(chosen)
-            self.num_overlaps += 1
-        self.before = chosen
-
-    def summary(self) -> LayerSummary:
-        num_choices = self.choices.total()
-        num_top = -(-self.layer.num_experts // 10)
-        top = sum(count for _, count in self.choices.most_common(num_top))
-        return LayerSummary(
-            self.layer,
-            self.num_batches,
-            self.num_decode_batches,
-            self.num_tokens,
-            num_choices,
-            len(self.choices),
-            top / num_choices if num_choices else 0.0,
-            self.overlaps / self.num_overlaps if self.num_overlaps else None,
-        )
-
-
-def summarize(trace: Iterable[TraceLayer | TraceBatch]) -> list[LayerSummary]:
-    """Each layer of `trace`, in the order of their numbers. Nothing but sums is kept."""
-    tallies: list[_Tally] = []
-    for record in trace:
-        if isinstance(record, TraceLayer):
-            tallies.append(_Tally(record))
-        else:
-            tallies[record.layer].add(record)
-    return [tally.summary() for tally in tallies]

@@ -1,0 +1,1 @@
+"""Policies decided by evidence, and the quality of the converted model."""

@@ -1,0 +1,1 @@
+"""A real small model with experts, made of a dense one (docs/lab.md)."""
