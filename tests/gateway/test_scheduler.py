@@ -390,3 +390,20 @@ def test_a_model_for_a_device_that_is_not_there_is_refused() -> None:
     scheduler.ask(Request(0, "a", 0.0))
     (order,) = scheduler.step(0.0)
     assert "needs 10 B of GPU" in str(getattr(order, "problem", ""))
+
+
+@pytest.mark.parametrize("what", ["an answer that takes long", "a load that takes long"])
+def test_a_small_model_does_not_take_the_place_of_a_large_one_that_has_waited_enough(
+    what: str,
+) -> None:
+    world = world_of(a=60, large=100, small=30)
+    if "load" in what:
+        world.fates["a"].load_s = 40
+    world.ask("a", use_s=1 if "load" in what else 40)
+    world.run(3)
+    large = world.ask("large")
+    world.run(RULES.max_wait_s + 1)
+    small = world.ask("small")
+    world.run(60)
+    assert world.orders(Start) == ["a", "large", "small"]
+    assert world.granted_s[large] < world.granted_s[small]

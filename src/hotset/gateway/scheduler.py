@@ -143,7 +143,7 @@ class Scheduler:
     def _affordable(self, wanted: Model) -> Bytes:
         """Its need, as far as pinned models leave room at all; else its requests are refused."""
         pinned = [m for m in self.models.values() if m.is_pinned and m.is_in]
-        most = minus(self.room, *(model.held for model in pinned))
+        most = minus(self._room_soon(), *(model.held for model in pinned))
         for device, n_bytes in wanted.need.items():
             if n_bytes > 0 >= most.get(device, 0):
                 kept = ", ".join(model.id for model in pinned) or "other programs"
