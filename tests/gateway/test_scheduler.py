@@ -381,7 +381,7 @@ def test_devices_are_counted_each_for_itself() -> None:
     for number in (0, 1):
         scheduler.leave(number, 2.0)
     scheduler.ask(Request(2, "other", 90.0))
-    assert scheduler.step(90.0) == [Stop("card", "left to make room for other")]
+    assert scheduler.step(90.0) == [Stop("card", "left to make room for other", is_eviction=True)]
 
 
 def test_a_model_for_a_device_that_is_not_there_is_refused() -> None:

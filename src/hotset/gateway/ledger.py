@@ -201,6 +201,7 @@ class Stop:
     model_id: str
     reason: str
     is_forced: bool = False
+    is_eviction: bool = False
 
 
 @dataclass(frozen=True, slots=True)

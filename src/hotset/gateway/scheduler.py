@@ -138,7 +138,8 @@ class Scheduler:
             return
         wanted.wait_why = f"waits for {names} to leave"
         for model in leaving:
-            self._stop(model, now_s, f"left to make room for {wanted.id}")
+            reason = f"left to make room for {wanted.id}"
+            self._stop(model, now_s, reason, is_eviction=True)
 
     def _affordable(self, wanted: Model) -> Bytes:
         """Its need, as far as pinned models leave room at all; else its requests are refused."""
@@ -171,12 +172,20 @@ class Scheduler:
         model.enter(Phase.LOADING, now_s, "is being loaded")
         self._orders.append(Start(model.id, n_bytes))
 
-    def _stop(self, model: Model, now_s: float, reason: str, *, is_forced: bool = False) -> None:
+    def _stop(
+        self,
+        model: Model,
+        now_s: float,
+        reason: str,
+        *,
+        is_forced: bool = False,
+        is_eviction: bool = False,
+    ) -> None:
         model.is_closed = model.is_unloading = False
         model.room_before = self.room
         model.running.clear()
         model.enter(Phase.STOPPING, now_s, reason)
-        self._orders.append(Stop(model.id, reason, is_forced))
+        self._orders.append(Stop(model.id, reason, is_forced, is_eviction))
 
     def _in(self, phase: Phase) -> list[Model]:
         return [model for model in self.models.values() if model.phase is phase]
@@ -194,6 +203,11 @@ class Scheduler:
         del model.waiting[number]
         del self._owner[number]
         self._orders.append(Refuse(number, model.id, problem))
+
+    def has_room(self, model: Model) -> bool:
+        """Whether it could be started now without another having to leave."""
+        held = (other.held for other in self.models.values())
+        return not model.is_in and fits(model.need, minus(self.room, *held))
 
     # What happens, in the order of a request's life.
 
