@@ -113,6 +113,7 @@ class Residence:
         pid: of its engine; None while there is none.
         since_s: seconds since 1970 of the last change of state.
         num_busy, num_queued: requests that hold it, and that wait for it.
+        slots: requests that it computes at the same time.
         leaves_in_s: until it is unloaded if nobody asks; None if it stays or is in use.
         memory_bytes: by device name ("RAM", "Vulkan0" ...), as loaded or else as planned.
         load_s: how long its last load took; None before the first.
@@ -125,6 +126,7 @@ class Residence:
     since_s: float = 0.0
     num_busy: int = 0
     num_queued: int = 0
+    slots: int = 1
     leaves_in_s: float | None = None
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     load_s: float | None = None
@@ -154,8 +156,13 @@ class Pool(Protocol):
         on_wait: Callable[[Waiting], None] | None = None,
         *,
         reach: Reach = Reach.ANY,
+        is_light: bool = False,
     ) -> AbstractAsyncContextManager[Upstream]:
         """Use of a model for one request: queued, loaded, and kept from eviction until left.
+
+        At most `slots` requests hold a model at the same time; the others wait here, where each
+        knows its position. A light one (counting tokens, a template, the engine's own state) takes
+        no slot.
 
         Cancelling the wait takes the demand with it. Leaving the context marks the end of the use;
         leaving it with an EngineProblem says that the engine did not answer as it should.
