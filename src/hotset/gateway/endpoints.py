@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from hotset.gateway.dialects.anthropic import AnthropicDialect
 from hotset.gateway.dialects.base import Dialect
 from hotset.gateway.dialects.chat import ChatDialect
-from hotset.gateway.dialects.openai import LlamaDialect, OpenAIDialect
+from hotset.gateway.dialects.openai import LlamaDialect, OpenAIDialect, RawDialect
 from hotset.gateway.dialects.responses import ResponsesDialect
 from hotset.gateway.pool import Capability, Reach
 
-__all__ = ["ENDPOINTS", "PEEKS", "Endpoint", "dialect_of"]
+__all__ = ["ENDPOINTS", "PEEKS", "RAW", "Endpoint", "dialect_of"]
 
 OPENAI = OpenAIDialect()
 CHAT = ChatDialect()
 RESPONSES = ResponsesDialect()
 ANTHROPIC = AnthropicDialect()
 LLAMA = LlamaDialect()
+RAW = RawDialect()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

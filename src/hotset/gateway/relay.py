@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import aiohttp
 from starlette.types import Receive, Send
 
 from hotset.core.errors import EngineProblem, HotsetError
-from hotset.gateway.dialects.base import Dialect
 from hotset.gateway.dialects.failure import Failure, failure_from_engine, failure_of
 from hotset.gateway.dialects.streams import Rename, Usage
 from hotset.gateway.endpoints import Endpoint
@@ -24,10 +24,7 @@ from hotset.gateway.pool import Pool, ServedModel, Upstream, Waiting
 from hotset.gateway.reply import Reply
 from hotset.gateway.settings import GatewaySettings
 
-if TYPE_CHECKING:
-    import aiohttp
-
-__all__ = ["Call", "Outcome", "Relay", "passed_headers"]
+__all__ = ["Call", "Outcome", "Relay", "make_session"]
 
 _log = logging.getLogger("hotset.gateway")
 
@@ -39,6 +36,7 @@ _ERROR_BYTES = 1024 * 1024
 _EDGE_BYTES = 4096
 """Of an answer without a stream, kept at either end to read the usage from."""
 _CLIENT_LEFT = 499
+_STOPPING = Failure(status=503, code="shutting_down", message="the gateway is being stopped")
 
 _HOP_BY_HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te"}
@@ -75,7 +73,7 @@ class Call:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a call went. Times are the loop's, in seconds.
+    """How a call went. Times are of the monotonic clock, in seconds.
 
     Attributes:
         held_at: when its model was ready for it; 0 if that was never.
@@ -107,27 +105,38 @@ class Relay:
         self._pool = pool
         self._session = session
         self._settings = settings
-        self._time = asyncio.get_running_loop().time
+        self._works: set[asyncio.Task[None]] = set()
+
+    def cut(self) -> None:
+        """End all answers now, each with an error that says so."""
+        for work in self._works:
+            work.cancel()
 
     async def run(self, call: Call, receive: Receive, send: Send) -> Outcome:
         """Answer one client, whatever happens. Raises nothing but cancellation."""
-        outcome = Outcome(call, self._time())
+        outcome = Outcome(call, time.monotonic())
         reply = Reply(send, call.endpoint.dialect, call.request_id, is_stream=call.is_stream)
         work = asyncio.create_task(self._answer(call, reply, outcome))
         gone = asyncio.create_task(_client_left(receive))
+        self._works.add(work)
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            gone.cancel()
             if not work.done():
                 work.cancel()
-                outcome.status = _CLIENT_LEFT
             with suppress(asyncio.CancelledError):
                 await work
+            has_left = gone.done()
+            gone.cancel()
+            self._works.discard(work)
+        if has_left and work.cancelled():
+            outcome.status = _CLIENT_LEFT
+        elif work.cancelled():
+            await reply.fail(_STOPPING)
         outcome.status = outcome.status or reply.status
         outcome.failure = reply.failure
         outcome.first_at = reply.first_at
-        outcome.ended_at = self._time()
+        outcome.ended_at = time.monotonic()
         return outcome
 
     async def _answer(self, call: Call, reply: Reply, outcome: Outcome) -> None:
@@ -158,7 +167,7 @@ class Relay:
             call.model.id, on_wait, reach=endpoint.reach, is_light=endpoint.is_light
         )
         async with hold as upstream:
-            outcome.held_at = self._time()
+            outcome.held_at = time.monotonic()
             reply.note = ""
             await self._pass_on(call, upstream, reply, outcome)
 
@@ -170,8 +179,6 @@ class Relay:
         Raises:
             EngineProblem: it could not be reached, or broke off.
         """
-        import aiohttp
-
         refused: Failure | None = None
         try:
             for body in (call.body, call.other_body):
@@ -180,7 +187,7 @@ class Relay:
                 async with self._session.request(
                     call.method,
                     upstream.url + call.endpoint.target,
-                    data=body,
+                    data=body or None,
                     headers=_engine_headers(call, upstream),
                     allow_redirects=False,
                 ) as response:
@@ -259,7 +266,7 @@ class Relay:
         while len(head) < _WHOLE_BYTES and not content.at_eof():
             head += await content.readany()
         first = bytes(head)
-        headers = passed_headers(response)
+        headers = _passed_headers(response)
         dialect = call.endpoint.dialect
         if content.at_eof():
             first = dialect.answer(rename.apply(first) if rename else first)
@@ -300,7 +307,7 @@ def _engine_headers(call: Call, upstream: Upstream) -> list[tuple[str, str]]:
     return headers
 
 
-def passed_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+def _passed_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
     """The engine's headers that a client gets: neither of the connection, nor of its origin."""
     return [
         (name, value)
@@ -310,8 +317,6 @@ def passed_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]
 
 
 def _what_happened(error: Exception, first_at: float) -> str:
-    import aiohttp
-
     if isinstance(error, aiohttp.ClientConnectorError):
         return "does not take connections"
     if isinstance(error, TimeoutError):
@@ -321,16 +326,9 @@ def _what_happened(error: Exception, first_at: float) -> str:
 
 def make_session() -> aiohttp.ClientSession:
     """The client towards the engines: no total deadline, because a long prompt is long silence."""
-    import aiohttp
-
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
     )
-
-
-def error_reply(send: Send, dialect: Dialect, request_id: str) -> Reply:
-    """A reply for an error before there is a call."""
-    return Reply(send, dialect, request_id, is_stream=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
@@ -30,7 +31,7 @@ class Reply:
         status: what the client got or gets; 0 before the headers.
         failure: the error that it ended with.
         note: what a comment tells about the wait.
-        first_at, last_at: of bytes of the answer itself, in the loop's time; 0 before.
+        first_at, last_at: of bytes of the answer itself, of the monotonic clock; 0 before.
     """
 
     def __init__(self, send: Send, dialect: Dialect, request_id: str, *, is_stream: bool) -> None:
@@ -45,7 +46,6 @@ class Reply:
         self._is_stream = is_stream
         self._is_ended = False
         self._is_writing = False
-        self._time = asyncio.get_running_loop().time
 
     @property
     def has_begun(self) -> bool:
@@ -65,13 +65,13 @@ class Reply:
         self._is_writing = True
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._is_writing = False
-        self.last_at = self._time()
+        self.last_at = time.monotonic()
         self.first_at = self.first_at or self.last_at
 
     async def end(self, data: bytes = b"") -> None:
         self._is_ended = True
         if data:
-            self.last_at = self._time()
+            self.last_at = time.monotonic()
             self.first_at = self.first_at or self.last_at
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
@@ -111,9 +111,9 @@ class Reply:
         await self.begin_stream()
         spoke_at = -every_s
         while not self._is_ended:
-            silent_s = self._time() - max(self.last_at, spoke_at)
+            silent_s = time.monotonic() - max(self.last_at, spoke_at)
             if silent_s >= every_s and not self._is_writing:
-                spoke_at = self._time()
+                spoke_at = time.monotonic()
                 await self._comment()
                 silent_s = 0.0
             await asyncio.sleep(max(every_s - silent_s, 0.01))

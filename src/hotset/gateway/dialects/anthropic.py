@@ -220,8 +220,9 @@ def _mend_system(body: dict[str, Any]) -> bool:
     if system is None:
         return False
     if isinstance(system, str):
-        body["system"] = steady_billing(system)
-        return body["system"] != system
+        steady = steady_billing(system)
+        body["system"] = steady
+        return steady != system
     changed = False
     for i, block in enumerate(need_list(system, "system")):
         path = f"system[{i}]"

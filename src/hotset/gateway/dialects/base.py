@@ -39,6 +39,7 @@ class Dialect(ABC):
         rearrange. The argument stays as it is.
         """
         del body
+        return None
 
     def wants_usage(self, body: dict[str, Any]) -> bool:
         """Whether the client asked for usage as an event of its own."""

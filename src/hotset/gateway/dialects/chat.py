@@ -175,8 +175,9 @@ def _mend_content(message: dict[str, Any], path: str, *, has_vision: bool) -> bo
         raise BadRequest("is missing; it must be a text or a list of parts", path)
     if isinstance(content, str):
         if message["role"] in ("system", "developer"):
-            message["content"] = steady_billing(content)
-            return message["content"] != content
+            steady = steady_billing(content)
+            message["content"] = steady
+            return steady != content
         return False
     for i, part in enumerate(need_list(content, path)):
         check_part(part, f"{path}[{i}]", has_vision=has_vision)

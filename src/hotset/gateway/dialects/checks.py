@@ -161,8 +161,8 @@ _STEADY = "x-anthropic-billing-header: -;"
 def steady_billing(text: str) -> str:
     """A system text whose billing line, if it begins with one, is the same in every request.
 
-    Claude Code puts `x-anthropic-billing-header: cc_version=...; cc_entrypoint=...; cch=...;` before
-    its system prompt. A value in it changes with each request, and everything after it would have
+    Claude Code puts `x-anthropic-billing-header: cc_version=...; cch=...;` before its system
+    prompt. A value in it changes with each request, and everything after it would have
     to be read again. It says nothing to a model, so its `name=value;` pairs give way to a dash.
     """
     if not text.startswith(_BILLING):

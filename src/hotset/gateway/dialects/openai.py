@@ -16,7 +16,7 @@ from hotset.gateway.dialects.checks import (
 from hotset.gateway.dialects.failure import Failure, failure_from_engine
 from hotset.gateway.dialects.streams import Event, EventStream, Rename, Usage, count, event_bytes
 
-__all__ = ["LlamaDialect", "OpenAIDialect"]
+__all__ = ["LlamaDialect", "OpenAIDialect", "RawDialect"]
 
 _TYPES = {
     401: "authentication_error",
@@ -198,3 +198,29 @@ class LlamaDialect(OpenAIDialect):
     def stream(self, *, rename: Rename | None, wants_usage: bool) -> EventStream:
         del wants_usage
         return _LlamaStream(rename)
+
+
+class _RawStream(EventStream):
+    """Events of a protocol that is not known here; the end of the connection is their end."""
+
+    marks = ()
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.is_complete = True
+
+    def feed(self, data: bytes) -> bytes:
+        return data
+
+    def take(self, event: Event) -> bytes:
+        return event.raw
+
+
+class RawDialect(LlamaDialect):
+    """What is passed on unread; errors in OpenAI's form."""
+
+    name = "raw"
+
+    def stream(self, *, rename: Rename | None, wants_usage: bool) -> EventStream:
+        del rename, wants_usage
+        return _RawStream()
