@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -293,9 +294,13 @@ class Gateway:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.server: GatewayServer
         self._serving: Any = None
+        self.to_close: list[socket.socket] = []
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+
+    def loop_call(self, action: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(action)
 
     def start(self) -> None:
         self._thread.start()
@@ -313,7 +318,9 @@ class Gateway:
             self._serving.result()
 
     def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self.server.end_now)
+        for connection in self.to_close:
+            connection.close()
+        self.loop_call(self.server.end_now)
         self._serving.result(PATIENCE_S)
         self.run(self.engine.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)

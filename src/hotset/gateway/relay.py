@@ -12,13 +12,14 @@ import logging
 import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 from starlette.types import Receive, Send
 
 from hotset.core.errors import EngineProblem, HotsetError
-from hotset.gateway.dialects.failure import Failure, failure_from_engine, failure_of
-from hotset.gateway.dialects.streams import Rename, Usage
+from hotset.gateway.dialects.failure import BadRequest, Failure, failure_from_engine, failure_of
+from hotset.gateway.dialects.streams import Rename, Usage, count
 from hotset.gateway.endpoints import Endpoint
 from hotset.gateway.pool import Pool, ServedModel, Upstream, Waiting
 from hotset.gateway.reply import Reply
@@ -29,6 +30,9 @@ __all__ = ["Call", "Outcome", "Relay", "make_session"]
 _log = logging.getLogger("hotset.gateway")
 
 _CONNECT_TIMEOUT_S = 5.0
+_ASK_TIMEOUT_S = 10.0
+_KEPT_ENGINES = 64
+_COUNT_PATH = "/v1/messages/count_tokens"
 _WHOLE_BYTES = 256 * 1024
 """An answer without a stream is read so far before its headers go out: an engine that dies within
 it is still an error of its own."""
@@ -55,6 +59,7 @@ class Call:
         other_body: a second form, for an engine that refuses the first.
         headers: for the engine, without any key.
         wants_usage: whether a stream brings usage as an event of its own.
+        has_tools: whether the model is offered any.
         client: address, for people.
     """
 
@@ -68,6 +73,7 @@ class Call:
     method: str = "POST"
     is_stream: bool = False
     wants_usage: bool = True
+    has_tools: bool = False
     client: str = ""
 
 
@@ -106,6 +112,7 @@ class Relay:
         self._session = session
         self._settings = settings
         self._works: set[asyncio.Task[None]] = set()
+        self._with_tools: dict[str, bool] = {}
 
     def cut(self) -> None:
         """End all answers now, each with an error that says so."""
@@ -169,6 +176,13 @@ class Relay:
         async with hold as upstream:
             outcome.held_at = time.monotonic()
             reply.note = ""
+            if call.has_tools and not await self._can_call_tools(upstream):
+                raise BadRequest(
+                    f"the chat template of '{call.model.id}' has no tools; leave them out, or ask"
+                    " another model",
+                    "tools",
+                    code="tools_not_supported",
+                )
             await self._pass_on(call, upstream, reply, outcome)
 
     async def _pass_on(
@@ -209,6 +223,34 @@ class Relay:
         if refused is not None:
             await reply.fail(refused)
 
+    async def _can_call_tools(self, upstream: Upstream) -> bool:
+        """Whether the model's template knows tools. The engine would leave them out in silence."""
+        if upstream.url not in self._with_tools:
+            props = await self._ask(upstream, "GET", "/props")
+            caps = props.get("chat_template_caps", {})
+            if len(self._with_tools) >= _KEPT_ENGINES:
+                self._with_tools.clear()
+            self._with_tools[upstream.url] = caps.get("supports_tools", True)
+        return self._with_tools[upstream.url]
+
+    async def _ask(
+        self, upstream: Upstream, method: str, path: str, body: bytes | None = None
+    ) -> dict[str, Any]:
+        """A small question of the gateway's own; empty if the engine does not answer it."""
+        headers = [("Content-Type", "application/json"), *_own_headers(upstream)]
+        try:
+            async with self._session.request(
+                method,
+                upstream.url + path,
+                data=body,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=_ASK_TIMEOUT_S),
+            ) as response:
+                answer = await response.json() if response.status == 200 else {}
+        except (aiohttp.ClientError, ConnectionError, TimeoutError, ValueError):
+            return {}
+        return answer if isinstance(answer, dict) else {}
+
     async def _pass_back(
         self,
         call: Call,
@@ -219,7 +261,7 @@ class Relay:
     ) -> None:
         rename = Rename.between(upstream.model.id, call.asked)
         if response.content_type == "text/event-stream":
-            await self._pass_stream(call, rename, response, reply, outcome)
+            await self._pass_stream(call, upstream, rename, response, reply, outcome)
         elif reply.has_begun:
             raise EngineProblem(f"{call.model.id}: the engine answered without a stream")
         else:
@@ -228,6 +270,7 @@ class Relay:
     async def _pass_stream(
         self,
         call: Call,
+        upstream: Upstream,
         rename: Rename | None,
         response: aiohttp.ClientResponse,
         reply: Reply,
@@ -240,6 +283,10 @@ class Relay:
         await reply.begin_stream()
         try:
             async for data in response.content.iter_any():
+                if stream.lacks_start(data):
+                    counted = await self._ask(upstream, "POST", _COUNT_PATH, call.body)
+                    num_tokens = count(counted.get("input_tokens"))
+                    await reply.write(stream.start(call.asked, num_tokens))
                 if out := stream.feed(data):
                     await reply.write(out)
                 if stream.failure is not None:
@@ -301,10 +348,13 @@ def _one_line(news: Waiting) -> str:
 
 
 def _engine_headers(call: Call, upstream: Upstream) -> list[tuple[str, str]]:
-    headers = [*call.headers, ("Accept-Encoding", "identity")]
-    if upstream.api_key is not None:
-        headers.append(("Authorization", f"Bearer {upstream.api_key.reveal()}"))
-    return headers
+    return [*call.headers, ("Accept-Encoding", "identity"), *_own_headers(upstream)]
+
+
+def _own_headers(upstream: Upstream) -> list[tuple[str, str]]:
+    if upstream.api_key is None:
+        return []
+    return [("Authorization", f"Bearer {upstream.api_key.reveal()}")]
 
 
 def _passed_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:

@@ -153,6 +153,7 @@ def make_call(
         headers=(("Content-Type", "application/json"),),
         is_stream=body.get("stream") is True,
         wants_usage=wants_usage,
+        has_tools=bool(body.get("tools")) and body.get("tool_choice") != "none",
         client=client,
     )
 

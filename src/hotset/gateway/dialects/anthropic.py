@@ -10,6 +10,7 @@ before the result, although the result must follow its call; a named tool become
 from __future__ import annotations
 
 import json
+import secrets
 from typing import Any
 
 from hotset.gateway.dialects.base import Dialect
@@ -31,6 +32,7 @@ from hotset.gateway.dialects.checks import (
 )
 from hotset.gateway.dialects.failure import BadRequest, Failure, failure_from_engine
 from hotset.gateway.dialects.order import join_contents, without_empty_end, without_repeated_roles
+from hotset.gateway.dialects.patterns import mend_patterns
 from hotset.gateway.dialects.streams import Event, EventStream, Rename, Usage, count, event_bytes
 
 __all__ = ["AnthropicDialect"]
@@ -60,6 +62,31 @@ class _AnthropicStream(EventStream):
     """Events until `message_stop`."""
 
     marks = (b"event: message_", b"event: error", b'"tool_use"', b'"error":', b'data: {"code"')
+
+    def __init__(self, rename: Rename | None) -> None:
+        super().__init__(rename)
+        self._has_begun = False
+
+    def lacks_start(self, data: bytes) -> bool:
+        """llama.cpp writes `message_start` with the first token, and not at all where that one is
+        held back: the first bytes of a sign that takes several tokens, or of a stop text."""
+        if self._has_begun or not data.strip() or data.startswith(b":"):
+            return False
+        self._has_begun = True
+        return data.startswith((b"event: content_block_", b"event: message_delta"))
+
+    def start(self, model: str, prompt_tokens: int) -> bytes:
+        message = {
+            "id": f"msg_{secrets.token_hex(12)}",
+            "type": "message",
+            "role": "assistant",
+            "content": [],
+            "model": model,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
+        }
+        return event_bytes({"type": "message_start", "message": message}, "message_start")
 
     def take(self, event: Event) -> bytes:
         data = event.json()
@@ -264,6 +291,8 @@ def _mend_tools(body: dict[str, Any]) -> bool:
         if "description" in tool:
             check_kind(tool["description"], "a text", f"{path}.description")
         check_schema(tool.get("input_schema"), f"{path}.input_schema")
+        at = f"{path}.input_schema"
+        changed = mend_patterns(tool["input_schema"], at, is_strict=False) or changed
     choice = body.get("tool_choice")
     if choice is None:
         return changed

@@ -25,8 +25,9 @@ from hotset.gateway.dialects.order import (
     without_empty_end,
     without_repeated_roles,
 )
+from hotset.gateway.dialects.patterns import mend_patterns
 
-__all__ = ["ChatDialect", "check_arguments", "check_format", "chosen_tool"]
+__all__ = ["ChatDialect", "check_arguments", "chosen_tool", "mend_format"]
 
 
 class ChatDialect(OpenAIDialect):
@@ -35,7 +36,7 @@ class ChatDialect(OpenAIDialect):
     def prepare(self, body: dict[str, Any], *, has_vision: bool) -> bool:
         changed = super().prepare(body, has_vision=has_vision)
         changed = _mend_tools(body) or changed
-        check_format(body)
+        changed = mend_format(body) or changed
         return _mend_messages(body, has_vision=has_vision) or changed
 
     def rearranged(self, body: dict[str, Any]) -> dict[str, Any] | None:
@@ -50,23 +51,26 @@ class ChatDialect(OpenAIDialect):
         return {**body, **changed} if changed else None
 
 
-def check_format(body: dict[str, Any]) -> None:
+def mend_format(body: dict[str, Any]) -> bool:
     """`response_format`: a form that the engine would not know constrains nothing."""
     if "response_format" not in body:
-        return
+        return False
     path = "response_format"
     given = need_object(body[path], path)
     kind = need_text(given, "type", path)
     if kind == "json_schema":
         wrapper = need_object(given.get("json_schema"), f"{path}.json_schema")
-        need_object(wrapper.get("schema"), f"{path}.json_schema.schema")
-    elif kind == "json_object":
+        schema = need_object(wrapper.get("schema"), f"{path}.json_schema.schema")
+        return mend_patterns(schema, f"{path}.json_schema.schema", is_strict=True)
+    if kind == "json_object":
         if given.get("schema") is not None:
-            need_object(given["schema"], f"{path}.schema")
+            schema = need_object(given["schema"], f"{path}.schema")
+            return mend_patterns(schema, f"{path}.schema", is_strict=True)
     elif kind != "text":
         raise BadRequest(
             f"is {shown(kind)}; it must be 'text', 'json_object' or 'json_schema'", f"{path}.type"
         )
+    return False
 
 
 def _mend_tools(body: dict[str, Any]) -> bool:
@@ -90,7 +94,9 @@ def _mend_tools(body: dict[str, Any]) -> bool:
         if "description" in function:
             check_kind(function["description"], "a text", f"{path}.function.description")
         if "parameters" in function:
-            check_schema(function["parameters"], f"{path}.function.parameters")
+            at = f"{path}.function.parameters"
+            check_schema(function["parameters"], at)
+            changed = mend_patterns(function["parameters"], at, is_strict=False) or changed
     return chosen_tool(body, names) or changed
 
 

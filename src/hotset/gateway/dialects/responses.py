@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotset.gateway.dialects.chat import check_arguments, check_format, chosen_tool
+from hotset.gateway.dialects.chat import check_arguments, chosen_tool
 from hotset.gateway.dialects.checks import (
     check_kind,
     check_limit,
@@ -24,6 +24,7 @@ from hotset.gateway.dialects.checks import (
 )
 from hotset.gateway.dialects.failure import BadRequest, Failure, failure_from_engine
 from hotset.gateway.dialects.openai import OpenAIDialect
+from hotset.gateway.dialects.patterns import mend_patterns
 from hotset.gateway.dialects.streams import Event, EventStream, Rename, count, event_bytes
 
 __all__ = ["ResponsesDialect"]
@@ -85,7 +86,9 @@ class ResponsesDialect(OpenAIDialect):
                 names.append(need_text(tool, "name", path))
                 changed = drop_nulls(tool) or changed
                 if "parameters" in tool:
-                    check_schema(tool["parameters"], f"{path}.parameters")
+                    at = f"{path}.parameters"
+                    check_schema(tool["parameters"], at)
+                    changed = mend_patterns(tool["parameters"], at, is_strict=False) or changed
         changed = chosen_tool(body, names) or changed
         if "input" not in body:
             raise BadRequest("is missing; it must be a text or a list of items", "input")
@@ -119,13 +122,12 @@ def _mend_text(body: dict[str, Any]) -> bool:
     kind = need_text(need_object(given, "text.format"), "type", "text.format")
     if kind == "json_schema":
         need_object(given.get("schema"), "text.format.schema")
+        mend_patterns(given["schema"], "text.format.schema", is_strict=True)
         body["response_format"] = {"type": kind, "json_schema": {"schema": given["schema"]}}
-    else:
+    elif kind in ("json_object", "text"):
         body["response_format"] = {"type": kind}
-    try:
-        check_format(body)
-    except BadRequest as error:
-        raise BadRequest(f"is {shown(kind)}, which is unknown", "text.format.type") from error
+    else:
+        raise BadRequest(f"is {shown(kind)}, which is unknown here", "text.format.type")
     return True
 
 

@@ -107,6 +107,16 @@ class EventStream(ABC):
         self._rename = rename
         self._tail = b""
 
+    def lacks_start(self, data: bytes) -> bool:
+        """Whether the stream begins with these bytes, without the event that it must begin with."""
+        del data
+        return False
+
+    def start(self, model: str, prompt_tokens: int) -> bytes:
+        """The event that was missing."""
+        del model, prompt_tokens
+        return b""
+
     def feed(self, data: bytes) -> bytes:
         """What to send on for what came in: whole events only.
 
