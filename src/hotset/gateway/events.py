@@ -75,7 +75,8 @@ class EventHub:
                     )
                     if news not in done:
                         news.cancel()
-                        yield b": keep-alive\n\n"
+                        if not done:
+                            yield b": keep-alive\n\n"
                         continue
                     yield self._bytes(news.result())
                     if reader.lost and reader.queue.empty():
