@@ -363,6 +363,36 @@ def gateway(*models: ServedModel, **settings: Any) -> Iterator[Gateway]:
         running.stop()
 
 
+class RawClient:
+    """A client that sees every byte, and can leave or stop reading at will."""
+
+    def __init__(self, running: Gateway, body: object, path: str = "/v1/chat/completions") -> None:
+        data = json.dumps(body).encode()
+        self.socket = socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_S)
+        running.to_close.append(self.socket)
+        self.socket.sendall(
+            b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+            % (path.encode(), len(data))
+            + data
+        )
+        self.seen = b""
+
+    def read_until(self, text: bytes) -> bytes:
+        while text not in self.seen:
+            data = self.socket.recv(65536)
+            assert data, f"the connection ended with {self.seen!r}"
+            self.seen += data
+        return self.seen
+
+    def read_to_end(self) -> bytes:
+        while not self.seen.endswith(b"0\r\n\r\n") and (data := self.socket.recv(65536)):
+            self.seen += data
+        return self.seen
+
+    def leave(self) -> None:
+        self.socket.close()
+
+
 def events_of(text: str) -> list[tuple[str, Any]]:
     """(name, data) of each event in a stream; `[DONE]` stays a text; comments are left out."""
     found = []

@@ -1,4 +1,4 @@
-"""The relay between a client and a scripted engine: streams, silence, leaving, dying."""
+"""The relay between a client and a scripted engine: streams, silence, leaving."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import socket
 import time
 
 import httpx
-import openai
 import pytest
 
 from gatewaykit import (
     PATIENCE_S,
     Exchange,
-    Gateway,
+    RawClient,
     await_true,
     chat,
     chunk,
@@ -22,44 +21,9 @@ from gatewaykit import (
     gateway,
     model,
 )
-from hotset.core.errors import ClientProblem, EngineProblem
 from hotset.gateway.pool import Waiting
 
 HELLO = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
-
-
-class RawClient:
-    """A client that sees every byte, and can leave or stop reading at will."""
-
-    def __init__(self, running: Gateway, body: object, path: str = "/v1/chat/completions") -> None:
-        data = json.dumps(body).encode()
-        self.socket = socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_S)
-        running.to_close.append(self.socket)
-        self.socket.sendall(
-            b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-            % (path.encode(), len(data))
-            + data
-        )
-        self.seen = b""
-
-    def read_until(self, text: bytes) -> bytes:
-        while text not in self.seen:
-            data = self.socket.recv(65536)
-            assert data, f"the connection ended with {self.seen!r}"
-            self.seen += data
-        return self.seen
-
-    def read_to_end(self) -> bytes:
-        while not self.seen.endswith(b"0\r\n\r\n") and (data := self.socket.recv(65536)):
-            self.seen += data
-        return self.seen
-
-    def leave(self) -> None:
-        self.socket.close()
-
-
-def client_of(running: Gateway) -> openai.OpenAI:
-    return openai.OpenAI(base_url=running.url + "/v1", api_key="none", max_retries=0)
 
 
 def test_an_answer_without_a_stream_is_the_engines() -> None:
@@ -212,91 +176,7 @@ def test_a_client_that_leaves_the_queue_takes_its_demand_with_it(is_stream: bool
         assert not running.engine.exchanges
 
 
-def test_an_engine_that_dies_within_a_stream_ends_it_with_an_error_and_no_done() -> None:
-    async def dying(exchange: Exchange) -> None:
-        await exchange.head()
-        await exchange.event(chunk("half an"))
-        await asyncio.sleep(0.05)
-        exchange.die()
-
-    with gateway() as running:
-        running.engine.script = dying
-        client = RawClient(running, {**HELLO, "stream": True})
-        seen = client.read_to_end()
-        assert seen.endswith(b"0\r\n\r\n")
-        data = [d for _, d in events_of(seen.decode().replace("\r\n", "\n"))]
-        assert "[DONE]" not in data
-        assert data[-1]["error"]["code"] == "engine_failed"
-        assert isinstance(running.pool.leaving[-1], EngineProblem)
-        with pytest.raises(openai.APIError, match="the engine broke off"):
-            for _ in client_of(running).chat.completions.create(
-                model="small", messages=[{"role": "user", "content": "Hi"}], stream=True
-            ):
-                pass
-
-
-def test_a_stream_that_ends_without_its_end_mark_is_an_error() -> None:
-    async def short(exchange: Exchange) -> None:
-        await exchange.head()
-        await exchange.event(chunk("half an"))
-        await exchange.end()
-
-    with gateway() as running:
-        running.engine.script = short
-        data = [d for _, d in events_of(running.chat(stream=True).text)]
-        assert data[-1]["error"]["code"] == "engine_failed"
-
-
-def test_half_an_event_of_a_dead_engine_is_not_passed_on() -> None:
-    async def dying(exchange: Exchange) -> None:
-        await exchange.head()
-        await exchange.event(chunk("whole"))
-        await exchange.send(b'data: {"choices":[{"delta":{"content":"ha')
-        await asyncio.sleep(0.05)
-        exchange.die()
-
-    with gateway() as running:
-        running.engine.script = dying
-        data = [d for _, d in events_of(running.chat(stream=True).text)]
-        assert data[0] == chunk("whole")
-        assert len(data) == 2
-        assert data[1]["error"]["code"] == "engine_failed"
-
-
 @pytest.mark.parametrize("is_stream", [True, False])
-def test_an_engine_that_dies_before_its_answer_is_a_502(is_stream: bool) -> None:
-    async def dying(exchange: Exchange) -> None:
-        exchange.die()
-
-    with gateway() as running:
-        running.engine.script = dying
-        answer = running.chat(stream=is_stream)
-        assert answer.status_code == 502
-        assert answer.json()["error"]["code"] == "engine_failed"
-        assert "hotset logs small" in answer.json()["error"]["message"]
-
-
-def test_an_engine_that_is_not_there_is_a_502() -> None:
-    with gateway() as running:
-        running.pool.engines["small"] = ("http://127.0.0.1:9", None)
-        answer = running.chat()
-        assert answer.status_code == 502
-        assert "does not take connections" in answer.json()["error"]["message"]
-
-
-def test_an_answer_of_stated_length_that_breaks_off_is_never_complete() -> None:
-    async def dying(exchange: Exchange) -> None:
-        await exchange.head(200, "application/json", 1_000_000)
-        await exchange.send(b" " * 500_000)
-        await asyncio.sleep(0.2)
-        exchange.die()
-
-    with gateway() as running:
-        running.engine.script = dying
-        with pytest.raises(httpx.RemoteProtocolError):
-            running.chat()
-
-
 def test_a_long_answer_without_a_stream_passes_in_parts_and_whole() -> None:
     words = ("word " * 200_000,)
 
@@ -309,64 +189,6 @@ def test_a_long_answer_without_a_stream_passes_in_parts_and_whole() -> None:
         assert answer.json()["choices"][0]["message"]["content"] == words[0]
         row = running.get("/api/activity").json()["requests"][0]
         assert row["completion_tokens"] == 2
-
-
-def test_an_error_before_the_headers_keeps_the_engines_status() -> None:
-    async def refusing(exchange: Exchange) -> None:
-        error = {"code": 400, "message": "no such thing", "type": "invalid_request_error"}
-        await exchange.answer({"error": error}, 400)
-
-    with gateway() as running:
-        running.engine.script = refusing
-        answer = running.chat(stream=True)
-        assert answer.status_code == 400
-        assert answer.json()["error"]["message"] == "no such thing"
-
-
-def test_an_error_after_the_headers_is_the_last_event() -> None:
-    with gateway() as running:
-
-        async def failing(_: object) -> None:
-            await asyncio.sleep(0.5)
-            raise EngineProblem("small: the start failed: out of memory")
-
-        running.pool.on_hold = failing
-        answer = running.chat(stream=True)
-        assert answer.status_code == 200
-        (only,) = [d for _, d in events_of(answer.text)]
-        assert only["error"]["message"] == "small: the start failed: out of memory"
-
-
-def test_a_full_queue_is_a_429_that_says_when_to_come_back() -> None:
-    with gateway() as running:
-
-        async def full(_: object) -> None:
-            raise ClientProblem("8 requests wait already", 429, retry_after_s=7)
-
-        running.pool.on_hold = full
-        for is_stream in (True, False):
-            answer = running.chat(stream=is_stream)
-            assert answer.status_code == 429
-            assert answer.headers["retry-after"] == "7"
-            assert answer.json()["error"]["type"] == "rate_limit_error"
-            assert answer.json()["error"]["code"] == "queue_full"
-
-
-def test_an_error_event_of_the_engine_ends_the_stream_in_the_clients_form() -> None:
-    async def failing(exchange: Exchange) -> None:
-        await exchange.head()
-        await exchange.event(chunk("word"))
-        error = {"code": 500, "message": "failed to parse input at pos 3", "type": "server_error"}
-        await exchange.event({"error": error})
-        await exchange.end()
-
-    with gateway() as running:
-        running.engine.script = failing
-        data = [d for _, d in events_of(running.chat(stream=True).text)]
-        assert data[0] == chunk("word")
-        assert data[1]["error"]["code"] == "engine_failed"
-        assert "failed to parse input" in data[1]["error"]["message"]
-        assert len(data) == 2
 
 
 def test_a_slow_reader_slows_the_engine_down() -> None:
@@ -420,62 +242,6 @@ def test_an_answer_carries_the_name_that_was_asked_for() -> None:
         assert running.chat(model="nice-name").json()["model"] == "nice-name"
         data = [d for _, d in events_of(running.chat(model="nice-name", stream=True).text)]
         assert {d["model"] for d in data if d != "[DONE]"} == {"nice-name"}
-
-
-def test_a_refused_conversation_is_tried_once_more_in_another_order() -> None:
-    async def strict(exchange: Exchange) -> None:
-        roles = [m["role"] for m in exchange.json["messages"]]
-        if "system" in roles[1:]:
-            error = {"code": 400, "message": "system must be first", "type": "x"}
-            await exchange.answer({"error": error}, 400)
-        else:
-            await chat(exchange)
-
-    late_system = [
-        {"role": "user", "content": "one"},
-        {"role": "system", "content": "two"},
-        {"role": "user", "content": "three"},
-    ]
-    with gateway() as running:
-        running.engine.script = strict
-        assert running.chat(messages=late_system).status_code == 200
-        assert [e.json["messages"] for e in running.engine.exchanges] == [
-            late_system,
-            [
-                {"role": "system", "content": "two"},
-                {"role": "user", "content": "one\n\nthree"},
-            ],
-        ]
-
-
-def test_a_conversation_that_is_refused_in_both_orders_gets_the_first_answer() -> None:
-    async def refusing(exchange: Exchange) -> None:
-        number = len(exchange.json["messages"])
-        error = {"code": 400, "message": f"{number} messages", "type": "invalid_request_error"}
-        await exchange.answer({"error": error}, 400)
-
-    twice = [{"role": "user", "content": "one"}] * 2
-    with gateway() as running:
-        running.engine.script = refusing
-        answer = running.chat(messages=twice)
-        assert answer.status_code == 400
-        assert answer.json()["error"]["message"] == "2 messages"
-        assert len(running.engine.exchanges) == 2
-
-
-def test_stopping_the_gateway_now_ends_a_stream_with_an_error() -> None:
-    async def endless(exchange: Exchange) -> None:
-        await exchange.head()
-        await exchange.event(chunk("word"))
-        await exchange.wait_until_gone()
-
-    with gateway() as running:
-        running.engine.script = endless
-        client = RawClient(running, {**HELLO, "stream": True})
-        client.read_until(b"word")
-        running.loop_call(running.server.end_now)
-        assert b'"shutting_down"' in client.read_to_end()
-        assert await_true(lambda: running.engine.last.is_gone)
 
 
 def test_a_client_that_leaves_while_it_sends_is_nobodys_error() -> None:
