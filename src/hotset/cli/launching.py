@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -286,9 +287,12 @@ def launch(
     settings: Settings,
     on_progress: Callable[[Progress], None],
     *,
+    on_line: Callable[[str], None] | None = None,
+    on_pid: Callable[[int], None] | None = None,
+    cancel: threading.Event | None = None,
     is_open: bool = False,
 ) -> Running:
-    """Start the engine. See `hotset.engine.start.start` for what it raises."""
+    """Start the engine. See `hotset.engine.start.start` for the arguments and what it raises."""
     from hotset.engine.start import start
 
     return start(
@@ -296,6 +300,9 @@ def launch(
         settings,
         os.environ,
         on_progress=on_progress,
+        on_line=on_line,
+        on_pid=on_pid,
+        cancel=cancel,
         weights_bytes=ready.spec.n_bytes,
         is_open=is_open,
     )

@@ -19,6 +19,7 @@ from hotset import __version__
 from hotset.cli.demo import demo
 from hotset.cli.doctor import doctor
 from hotset.cli.inspect import inspect
+from hotset.cli.remote import load, logs, ps, unload, why
 from hotset.cli.run import run
 from hotset.cli.screen import settle_streams
 from hotset.cli.serve import serve
@@ -53,7 +54,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, run, serve, doctor, demo):
+for command in (inspect, run, serve, ps, load, unload, logs, why, doctor, demo):
     app.command()(command)
 app.add_typer(store)
 
