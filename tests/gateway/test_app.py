@@ -309,6 +309,68 @@ def test_a_message_that_begins_within_a_sign_still_begins_with_message_start() -
         assert final.usage.input_tokens == 11
 
 
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_the_official_anthropic_client_reads_a_tool_call(is_stream: bool) -> None:
+    use = {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "it"}}
+    usage = {"cache_read_input_tokens": 3, "input_tokens": 4, "output_tokens": 0}
+
+    async def calling(exchange: Exchange) -> None:
+        if exchange.target == "/props":
+            await exchange.answer({})
+            return
+        message = {"id": "m", "type": "message", "role": "assistant", "model": "small"}
+        if not exchange.json.get("stream"):
+            end = {"stop_reason": "tool_use", "stop_sequence": None, "usage": usage}
+            await exchange.answer({**message, "content": [use], **end})
+            return
+        await exchange.head()
+        start = {**message, "content": [], "usage": usage}
+        bare = {key: use[key] for key in ("type", "id", "name")}
+        pieces = [
+            {"type": "message_start", "message": start},
+            {"type": "content_block_start", "index": 0, "content_block": bare},
+            *(
+                {
+                    "type": "content_block_delta",
+                    "index": 0,
+                    "delta": {"type": "input_json_delta", "partial_json": part},
+                }
+                for part in ('{"at":', '"it"}')
+            ),
+            {"type": "content_block_stop", "index": 0},
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+                "usage": {"output_tokens": 9},
+            },
+            {"type": "message_stop"},
+        ]
+        for piece in pieces:
+            await exchange.event(piece, str(piece["type"]))
+        await exchange.end()
+
+    with gateway() as running:
+        running.engine.script = calling
+        client = anthropic.Anthropic(base_url=running.url, api_key="none", max_retries=0)
+        options: Any = {
+            "model": "small",
+            "max_tokens": 20,
+            "messages": [{"role": "user", "content": "Hi"}],
+            "tools": [{"name": "look", "input_schema": {"type": "object"}}],
+        }
+        if is_stream:
+            with client.messages.stream(**options) as stream:
+                answer = stream.get_final_message()
+        else:
+            answer = client.messages.create(**options)
+        (block,) = answer.content
+        assert block.type == "tool_use"
+        assert block.input == {"at": "it"}
+        assert answer.stop_reason == "tool_use"
+        row = running.get("/api/activity").json()["requests"][0]
+        assert (row["prompt_tokens"], row["cached_tokens"]) == (7, 3)
+
+
 def test_a_connection_that_sends_nothing_holds_nobody_up() -> None:
     with gateway() as running:
         idle = socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_S)

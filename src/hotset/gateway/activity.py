@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import sqlite3
 import threading
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from hotset.core.errors import FileProblem
@@ -53,6 +53,10 @@ class Activity:
     completion_tokens: int = 0
     prompt_per_s: float = 0.0
     completion_per_s: float = 0.0
+
+    def as_row(self) -> dict[str, object]:
+        """The fields by name."""
+        return {name: getattr(self, name) for name in _COLUMNS}
 
 
 _COLUMNS = tuple(field.name for field in fields(Activity))
@@ -138,11 +142,11 @@ class ActivityStore:
             batch: list[Activity | None] = [first]
             while len(batch) < _MAX_BATCH and not self._waiting.empty():
                 batch.append(self._waiting.get())
-            rows = [asdict(activity) for activity in batch if activity is not None]
+            rows = [activity.as_row() for activity in batch if activity is not None]
             with self._lock, self._base:
                 self._base.executemany(_INSERT, rows)
                 if num_written % _PRUNE_EVERY < len(rows):
-                    self._prune(rows[-1]["started_s"])
+                    self._prune(max(a.started_s for a in batch if a is not None))
             num_written += len(rows)
             if batch[-1] is None:
                 return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict
 
 from hotset.gateway.activity import Activity, ActivityStore
 from hotset.gateway.dialects.streams import Usage
@@ -29,7 +28,7 @@ class Journal:
         activity = _activity(outcome)
         self.store.add(activity)
         self.metrics.note(activity)
-        self.hub.publish("request", request=asdict(activity))
+        self.hub.publish("request", request=activity.as_row())
         _log.info(
             "request id=%s client=%s model=%s endpoint=%s stream=%d status=%d code=%s wait_s=%.3f"
             " first_byte_s=%.3f duration_s=%.3f prompt_tokens=%d cached_tokens=%d"

@@ -98,16 +98,24 @@ class Reply:
     @asynccontextmanager
     async def kept_alive(self, *, headers_after_s: float, every_s: float) -> AsyncIterator[None]:
         """Within the block a silent stream gets its headers, and then comments."""
-        task = asyncio.create_task(self._fill_silence(headers_after_s, every_s))
+        task: asyncio.Task[None] | None = None
+
+        def begin() -> None:
+            nonlocal task
+            task = asyncio.create_task(self._fill_silence(every_s))
+
+        # Most answers begin before that, and then there was no task at all.
+        timer = asyncio.get_running_loop().call_later(headers_after_s, begin)
         try:
             yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            timer.cancel()
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
 
-    async def _fill_silence(self, headers_after_s: float, every_s: float) -> None:
-        await asyncio.sleep(headers_after_s)
+    async def _fill_silence(self, every_s: float) -> None:
         await self.begin_stream()
         spoke_at = -every_s
         while not self._is_ended:

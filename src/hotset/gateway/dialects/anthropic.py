@@ -73,7 +73,7 @@ class _AnthropicStream(EventStream):
         return data.startswith((b"event: content_block_", b"event: message_delta"))
 
     def start(self, model: str, prompt_tokens: int) -> bytes:
-        message = {
+        message: dict[str, Any] = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
             "role": "assistant",
