@@ -91,6 +91,7 @@ class World:
         if engine and engine.state == "ready":
             self._end(model_id)
             self.scheduler.died(model_id, self.now_s, EngineProblem(f"{model_id}: crashed"))
+            self.scheduler.gone(model_id, self.now_s)
             self.step()
 
     def run(self, seconds: float) -> None:

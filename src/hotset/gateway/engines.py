@@ -135,6 +135,7 @@ class EnginePool:
                 self._tell_waiting()
             yield await seat.upstream
         except EngineProblem:
+            self._notice_death(model)
             self._spawn(self._examine(model))
             raise
         finally:
@@ -202,8 +203,6 @@ class EnginePool:
     async def _tick(self) -> None:
         """Time passes: idle times end, engines die unasked, waiters want news."""
         while True:
-            for model in self._scheduler.models.values():
-                self._notice_death(model)
             for model in self._health.due(self._ready()):
                 self._spawn(self._examine(model))
             self._turn()
@@ -213,6 +212,8 @@ class EnginePool:
     def _turn(self) -> None:
         """Ask the scheduler what is to be done now, and set it going."""
         models = self._scheduler.models.values()
+        for model in models:
+            self._notice_death(model)
         if any(m.waiting or m.is_in for m in models if m.phase is not Phase.READY):
             self._measure()
         for order in self._scheduler.step(time.monotonic()):
@@ -236,7 +237,7 @@ class EnginePool:
     def _grant(self, order: Grant) -> None:
         handle = self._lives[order.model_id].handle
         seat = self._seats.get(order.request)
-        if handle and seat and not seat.upstream.done():
+        if seat is not None and handle is not None and not seat.upstream.done():
             model = self._served(self._scheduler.models[order.model_id])
             seat.upstream.set_result(Upstream(model=model, url=handle.url, api_key=handle.api_key))
 
@@ -271,29 +272,26 @@ class EnginePool:
     def _notice_death(self, model: Model) -> None:
         handle = self._lives[model.id].handle
         if model.phase is Phase.READY and handle and not handle.is_alive():
-            self._spawn(self._bury(model, handle.died()))
+            self._bury(model, handle.died())
 
-    async def _bury(self, model: Model, problem: EngineProblem) -> None:
-        """Clear away an engine that has ended, or has to end, unasked."""
+    def _bury(self, model: Model, problem: EngineProblem) -> None:
+        """An engine that was ready has ended, or has to end: nobody gets it any more."""
         life = self._lives[model.id]
-        if life.handle is None:  # somebody else has noticed, too
-            return
-        life.log.add(f"hotset: {problem.message}")
+        life.note(problem.message)
         life.num_failures += 1
-        await life.end(grace_s=0.0)
         self._scheduler.died(model.id, time.monotonic(), problem)
-        self._turn()
+        self._spawn(self._stop(Stop(model.id, problem.message, is_forced=True)))
 
     async def _examine(self, model: Model) -> None:
         """Ask a ready engine for its health, and replace it if it has not answered for too long."""
         handle = self._lives[model.id].handle
         if model.phase is not Phase.READY or handle is None:
             return
-        if not handle.is_alive():
-            self._notice_death(model)
-        elif (silent_s := await self._health.ask(model.id, handle)) and model.phase is Phase.READY:
+        silent_s = await self._health.ask(model.id, handle)
+        if silent_s and model.phase is Phase.READY and self._lives[model.id].handle is handle:
             what = f"{model.id}: the engine has not answered for {silent_s:.0f} s; it was ended"
-            await self._bury(model, EngineProblem(what))
+            self._bury(model, EngineProblem(what))
+            self._turn()
 
     # Small things.
 

@@ -117,7 +117,8 @@ class Model:
         is_unloading: leaves when its running requests are finished, by a user's wish.
         since_s: begin of the phase.
         used_s: end of the last use, or the start's end.
-        load_s: how long the last start took.
+        ready_s: end of the last start.
+        load_s: how long it took.
         room_before: free bytes as measured before its engine ended.
         num_failures: starts that failed in a row.
         problem: the last of them, until a start succeeds.
@@ -139,6 +140,7 @@ class Model:
     is_unloading: bool = False
     since_s: float = 0.0
     used_s: float = 0.0
+    ready_s: float = 0.0
     load_s: float = 0.0
     room_before: Bytes = field(default_factory=dict)
     num_failures: int = 0

@@ -251,7 +251,7 @@ class Scheduler:
         if model.phase is Phase.LOADING:
             model.load_s = now_s - model.since_s
             model.held = held or model.held
-            model.used_s = now_s
+            model.used_s = model.ready_s = now_s
             model.problem = None
             model.enter(Phase.READY, now_s, f"loaded in {model.load_s:.1f} s")
 
@@ -263,18 +263,20 @@ class Scheduler:
         self.gone(model_id, now_s)
 
     def died(self, model_id: str, now_s: float, problem: HotsetError) -> None:
-        """Its engine has ended by itself. It is started again for those who wait, unless that has
-        just been tried: one that never serves fails like a start."""
+        """Its engine has ended by itself, or has to be ended; `gone` follows.
+
+        It is started again for those who wait, unless that has just been tried: one that never
+        serves fails like a start.
+        """
         model = self.models[model_id]
-        if model.phase is Phase.READY:
-            model.running.clear()
-            model.room_before = self.room
-            model.why = problem.message
-            has_served = model.used_s > model.since_s
-            if not has_served and model.num_failures:
-                self._note_failure(model, now_s, problem)
-            model.num_failures += not has_served
-        self.gone(model_id, now_s)
+        model.running.clear()
+        model.room_before = self.room
+        model.is_closed = model.is_unloading = False
+        model.enter(Phase.STOPPING, now_s, problem.message)
+        has_served = model.used_s > model.ready_s
+        if not has_served and model.num_failures:
+            self._note_failure(model, now_s, problem)
+        model.num_failures += not has_served
 
     def gone(self, model_id: str, now_s: float) -> None:
         """The process of an engine that was to end is gone."""
