@@ -119,7 +119,10 @@ STREAMS = {
     ),
     "responses": (
         RESPONSES,
-        b'event: response.completed\ndata: {"type":"response.completed","response":{}}\n\n',
+        (
+            b'event: response.completed\ndata: {"type":"response.completed",'
+            b'"response":{"output":[]},"sequence_number":0}\n\n'
+        ),
     ),
 }
 
@@ -165,3 +168,23 @@ def test_an_answer_ended_by_a_stop_text_says_so() -> None:
     whole = ANTHROPIC.answer(encode({"type": "message", **delta}))
     assert json.loads(whole)["stop_reason"] == "stop_sequence"
     assert stream.usage.completion_tokens == 3
+
+
+def test_events_of_responses_get_the_numbers_that_clients_need() -> None:
+    given = [
+        {"type": "response.created", "response": {"id": "r"}},
+        {"type": "response.output_item.added", "item": {"id": "a", "type": "reasoning"}},
+        {"type": "response.reasoning_text.delta", "item_id": "a", "delta": "x"},
+        {"type": "response.output_item.added", "item": {"id": "b", "type": "message"}},
+        {"type": "response.output_text.delta", "item_id": "b", "delta": "y"},
+    ]
+    stream = RESPONSES.stream(rename=None, wants_usage=True)
+    out = b"".join(
+        stream.feed(f"event: {each['type']}\n".encode() + b"data: " + encode(each) + b"\n\n")
+        for each in given
+    )
+    data = [json.loads(block.split(b"data: ")[1]) for block in out.strip().split(b"\n\n")]
+    assert [each["sequence_number"] for each in data] == [0, 1, 2, 3, 4]
+    assert [each.get("output_index") for each in data] == [None, 0, 0, 1, 1]
+    assert [each.get("content_index") for each in data] == [None, None, 0, None, 0]
+    assert data[0]["response"]["output"] == []
