@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -153,8 +154,8 @@ def test_words_of_a_model_that_look_like_marks_change_nothing() -> None:
 
 def test_an_anthropic_tool_call_begins_with_an_empty_input() -> None:
     stream = ANTHROPIC.stream(rename=None, wants_usage=True)
-    start = {"type": "content_block_start", "index": 0, "content_block": {**USE}}
-    del start["content_block"]["input"]
+    block = {key: value for key, value in USE.items() if key != "input"}
+    start = {"type": "content_block_start", "index": 0, "content_block": block}
     out = stream.feed(b"event: content_block_start\ndata: " + encode(start) + b"\n\n")
     assert json.loads(out.split(b"data: ")[1])["content_block"]["input"] == {}
 
@@ -171,7 +172,7 @@ def test_an_answer_ended_by_a_stop_text_says_so() -> None:
 
 
 def test_events_of_responses_get_the_numbers_that_clients_need() -> None:
-    given = [
+    given: list[dict[str, Any]] = [
         {"type": "response.created", "response": {"id": "r"}},
         {"type": "response.output_item.added", "item": {"id": "a", "type": "reasoning"}},
         {"type": "response.reasoning_text.delta", "item_id": "a", "delta": "x"},

@@ -128,6 +128,25 @@ def test_openai_a_context_overflow_is_a_400_with_both_numbers(
     assert caught.value.body["n_prompt_tokens"] > CONTEXT_TOKENS
 
 
+def test_openai_an_answer_that_fills_the_context_ends_with_length_and_usage(
+    open_ai: openai.OpenAI,
+) -> None:
+    long: Any = [{"role": "user", "content": "word " * (CONTEXT_TOKENS - 40)}]
+    chunks = list(
+        open_ai.chat.completions.create(
+            model="plain",
+            messages=long,
+            max_tokens=4096,
+            stream=True,
+            extra_body={"logit_bias": [[2, False]]},
+        )
+    )
+    assert chunks[-1].choices[0].finish_reason == "length"
+    usage = chunks[-1].usage
+    assert usage is not None
+    assert usage.total_tokens == CONTEXT_TOKENS
+
+
 def test_openai_tools_are_refused_where_the_template_has_none(open_ai: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         open_ai.chat.completions.create(model="plain", messages=WEATHER, tools=[TOOL])

@@ -37,6 +37,7 @@ _FIELDS = {
     "text": "an object",
     "reasoning": "an object",
 }
+_OF_A_PART = ("response.content_part.", "response.output_text.", "response.reasoning_text.")
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -77,9 +78,7 @@ class _ResponsesStream(EventStream):
         if isinstance(item_id, str):
             place = self._places.setdefault(item_id, len(self._places))
             data.setdefault("output_index", place)
-        if name.startswith(("response.content_part.", "response.output_text.")) or (
-            name.startswith("response.reasoning_text.")
-        ):
+        if name.startswith(_OF_A_PART):
             data.setdefault("content_index", 0)
         if name.startswith("response.output_text."):
             data.setdefault("logprobs", [])
