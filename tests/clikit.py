@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -233,11 +234,20 @@ class Terminal:
 
 @contextmanager
 def terminal(
-    *args: Arg, home: Path, env: dict[str, str] | None = None, stdout: int | None = None
+    *args: Arg,
+    home: Path,
+    env: dict[str, str] | None = None,
+    stdout: int | None = None,
+    size: tuple[int, int] = (0, 0),
 ) -> Iterator[Terminal]:
-    """A command on a terminal of its own; killed at the end of the block if still there."""
+    """A command on a terminal of its own; killed at the end of the block if still there.
+
+    Args:
+        size: rows and columns; 0 is what a terminal says that does not know.
+    """
     with leaving_nothing(_AFTERMATH_S):
         ours, theirs = os.openpty()
+        termios.tcsetwinsize(theirs, size)
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _ON_TERMINAL, *COMMAND, *args],
             stdin=theirs,

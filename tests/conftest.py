@@ -1,3 +1,9 @@
-"""Fixtures that more than one room's tests share."""
+"""What more than one room's tests share."""
 
 from __future__ import annotations
+
+from hypothesis import settings
+
+# No test asserts a time: a busy machine would make it fail.
+settings.register_profile("hotset", deadline=None)
+settings.load_profile("hotset")

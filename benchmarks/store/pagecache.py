@@ -19,6 +19,7 @@ __all__ = ["drop", "read_rate", "resident_bytes"]
 _READERS = 6
 _READ_S = 1.5
 _BLOCK_BYTES = 4096
+_HUGE_BYTES = 2 << 20
 _TOLERATED_BYTES = 16 << 20
 _DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
@@ -62,22 +63,27 @@ def resident_bytes(path: Path) -> int:
 def read_rate(path: Path, matrices: Sequence[tuple[int, int]], seed: str) -> float:
     """Bytes per second of direct reads, one matrix (offset, size) each, from six threads.
 
+    Into huge pages, which made 2.0 GB/s of 1.4 here: the store has them, and a limit that it could
+    beat would be none.
+
     Raises:
         MachineProblem: the file system has no direct reads.
     """
     file = os.open(path, os.O_RDONLY | os.O_DIRECT)
     deadline = time.monotonic() + _READ_S
+    # Room for a matrix within whole huge pages, wherever the mapping begins.
     size = max(n_bytes for _, n_bytes in matrices) + 2 * _BLOCK_BYTES
 
     def read(reader: int) -> int:
         rng = random.Random(f"{seed}/{reader}")
         total = 0
-        with mmap.mmap(-1, size) as memory:
+        with mmap.mmap(-1, size + 2 * _HUGE_BYTES) as memory:
+            memory.madvise(mmap.MADV_HUGEPAGE)
             while time.monotonic() < deadline:
                 offset, n_bytes = rng.choice(matrices)
                 start = offset // _BLOCK_BYTES * _BLOCK_BYTES
                 end = -(-(offset + n_bytes) // _BLOCK_BYTES) * _BLOCK_BYTES
-                with memoryview(memory)[: end - start] as room:
+                with memoryview(memory)[_HUGE_BYTES : _HUGE_BYTES + end - start] as room:
                     os.preadv(file, [room], start)
                 total += n_bytes
         return total

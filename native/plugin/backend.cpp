@@ -1,7 +1,6 @@
 #include <cstring>
 #include <exception>
 
-#include "counters.h"
 #include "experts.h"
 #include "handshake.h"
 #include "host.h"
@@ -59,7 +58,6 @@ Status graph_compute(Backend* backend, Graph* graph) try {
         }
         done = stream->products.compute(node);
     }
-    counters_publish();
     return done ? STATUS_SUCCESS : STATUS_FAILED;
 } catch (const std::exception& error) {
     say("expert products: %s", error.what()); // no exception may reach the host's C code

@@ -38,6 +38,11 @@ void get_props(Device* device, DeviceProps* props) {
 
 BufferType* get_buffer_type(Device*) { return &buffer_type; }
 
+// Do all rows lie at one distance?
+bool is_one_list(const Tensor* rows) {
+    return rows->ne[1] == 1 || rows->nb[2] == rows->ne[1] * rows->nb[1];
+}
+
 // Expert products whose weights lie in our buffer type, and nothing else: whatever is accepted
 // beyond that draws embeddings and norms here too. The loader asks with a made-up product of 512
 // tokens whose weights lie in an empty buffer of this type; a no to that question would send the
@@ -58,7 +63,8 @@ bool supports_op(Device*, const Tensor* op) {
     return weights->ne[2] > 1 && op->type == TYPE_F32 && rows->type == TYPE_F32 &&
            ids->type == TYPE_I32 && weights->nb[0] == host.ggml_type_size(weights->type) &&
            weights->nb[0] <= weights->nb[1] && weights->nb[1] <= weights->nb[2] &&
-           rows->nb[0] == sizeof(float) && op->nb[0] == sizeof(float);
+           rows->nb[0] == sizeof(float) && op->nb[0] == sizeof(float) && is_one_list(rows) &&
+           is_one_list(op);
 }
 
 // Rows, ids and results are read and written where they lie, in any memory of the host.

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "counters.h"
 #include "host.h"
 
 namespace hotset {
@@ -68,6 +69,8 @@ std::string group_of(const Tensor* weights) {
     return std::string(weights->name, length) + "/" + std::to_string(weights->ne[2]);
 }
 
+std::string name_of(const std::string& group) { return group.substr(0, group.find('/')); }
+
 struct Mapping {
     uintptr_t begin, end;
     uint64_t offset;
@@ -112,13 +115,14 @@ const Mapping* mapping_of(const std::vector<Mapping>& mappings, const void* data
 bool add_layers(hotset_store* store, const std::vector<Matrix>& matrices,
                 std::map<const void*, Place>& places) {
     const std::vector<Mapping> mappings = read_mappings();
-    std::map<std::pair<int, std::string>, std::vector<const Matrix*>> groups;
-    std::map<std::string, int> num_seen;
+    std::map<std::pair<uint32_t, std::string>, std::vector<const Matrix*>> groups;
+    std::map<std::string, uint32_t> num_seen;
     for (const Matrix& matrix : matrices) {
         groups[{num_seen[matrix.name]++, matrix.group}].push_back(&matrix);
     }
     for (const auto& [key, members] : groups) {
         std::vector<hotset_part> parts;
+        uint64_t expert_bytes = 0;
         for (const Matrix* matrix : members) {
             const Mapping* mapping = mapping_of(mappings, matrix->data);
             if (mapping == nullptr) {
@@ -129,6 +133,7 @@ bool add_layers(hotset_store* store, const std::vector<Matrix>& matrices,
                 {mapping->path.c_str(),
                  mapping->offset + reinterpret_cast<uintptr_t>(matrix->data) - mapping->begin,
                  matrix->expert_bytes});
+            expert_bytes += matrix->expert_bytes;
         }
         const auto num_parts = static_cast<uint32_t>(parts.size());
         const int layer =
@@ -137,6 +142,8 @@ bool add_layers(hotset_store* store, const std::vector<Matrix>& matrices,
             say("expert store: %s: %s", key.second.c_str(), hotset_store_error(store));
             return false;
         }
+        counters_add_layer(store, layer, name_of(key.second).c_str(), key.first,
+                           members[0]->num_experts, expert_bytes);
         for (uint32_t part = 0; part < num_parts; ++part) {
             places[members[part]->data] = {layer, part, num_parts, 0, {}};
         }
@@ -175,6 +182,7 @@ void experts_remove(Buffer* buffer) {
                   [buffer](const Matrix& matrix) { return matrix.buffer == buffer; });
     if (experts->matrices.empty() && experts->store != nullptr) {
         hotset_store_free(experts->store);
+        counters_closed();
         experts->store = nullptr;
         experts->places.clear();
     }
@@ -186,6 +194,7 @@ bool experts_open() {
         return true;
     }
     hotset_store* store = hotset_store_new();
+    counters_begin(store);
     std::map<const void*, Place> places;
     bool opened = add_layers(store, experts->matrices, places);
     if (opened && hotset_store_open(store, &config) != 0) {
@@ -200,6 +209,7 @@ bool experts_open() {
         place.capacity = hotset_store_capacity(store, place.layer);
         hotset_store_bank(store, place.layer, place.part, &place.bank);
     }
+    counters_opened(store);
     experts->places = std::move(places);
     experts->store = store;
     return true;
@@ -222,8 +232,7 @@ ExpertLayer experts_layer(const Tensor* weights) {
             copy = at;
         }
     }
-    return {group.substr(0, group.find('/')), copy, static_cast<uint32_t>(weights->ne[2]),
-            expert_bytes.at(copy)};
+    return {name_of(group), copy, static_cast<uint32_t>(weights->ne[2]), expert_bytes.at(copy)};
 }
 
 hotset_store* experts_store() { return experts->store; }

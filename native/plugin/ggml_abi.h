@@ -23,7 +23,7 @@ struct Graph;
 struct Registration;
 
 // The type numbers of ggml that a file format fixes for good (gguf.h).
-enum Type : int { TYPE_F32 = 0, TYPE_I32 = 26 };
+enum Type : int { TYPE_F32 = 0, TYPE_I32 = 26, TYPE_I64 = 27 };
 enum Status : int { STATUS_FAILED = -1, STATUS_SUCCESS = 0 };
 enum DeviceType : int { DEVICE_CPU = 0, DEVICE_ACCEL = 3 };
 

@@ -82,6 +82,9 @@ const char* check_tensor(Context* context) {
     if (i->type != TYPE_I32 || host.ggml_type_size(TYPE_I32) != 4) {
         return "number of the type I32";
     }
+    if (host.ggml_type_size(TYPE_I64) != 8) {
+        return "number of the type I64";
+    }
     Tensor* view = host.ggml_view_1d(context, a, 4, 64);
     if (view->view_src != a || view->view_offs != 64) {
         return "tensor layout: view";

@@ -15,20 +15,26 @@ using namespace ggml;
 
 namespace {
 
-constexpr size_t NODES_PER_PRODUCT = 4; // weights, rows, ids, product
+constexpr size_t TENSORS_PER_NODE = 4; // itself and up to three sources
 
-// The CPU backend keeps a table of 8 bytes per row and matrix of the operation, used or not; a big
-// batch over a big bank is done expert by expert rather than with more than 16 MiB of it.
-constexpr size_t MOST_TABLE_ENTRIES = 2 << 20;
+// Rows, or results, that are copied at one time.
+constexpr size_t MOST_COPY_BYTES = 8 << 20;
 
-const char* row_of(const Tensor* rows, int64_t slot, int64_t token) {
-    // One row per token serves all its slots (gate, up), or each slot has its own (down).
-    return static_cast<const char*>(rows->data) + (slot % rows->ne[1]) * rows->nb[1] +
-           token * rows->nb[2];
+// The CPU backend keeps a table of 8 bytes for each row and matrix of an operation, used or not.
+// Little of it is touched, but where the system hands out huge pages unasked all of it may become
+// real: it must stay below this part of the bank.
+constexpr size_t TABLE_ENTRY_BYTES = 8;
+constexpr size_t BANK_PER_TABLE = 32;
+
+bool has_room_for_table(const hotset_bank& bank, size_t num_rows) {
+    return bank.num_places > 0 &&
+           num_rows * TABLE_ENTRY_BYTES * BANK_PER_TABLE <= bank.stride_bytes;
 }
 
-char* result_of(const Tensor* product, int64_t slot, int64_t token) {
-    return static_cast<char*>(product->data) + slot * product->nb[1] + token * product->nb[2];
+int32_t place_in(const hotset_bank& bank, const ExpertRows& expert) {
+    const auto distance =
+        static_cast<const char*>(expert.weights) - static_cast<const char*>(bank.base);
+    return bank.num_places == 1 ? 0 : static_cast<int32_t>(distance / bank.stride_bytes);
 }
 
 int32_t id_of(const Tensor* ids, int64_t slot, int64_t token) {
@@ -43,6 +49,17 @@ Tensor* over(Context* context, int type, int64_t ne0, int64_t ne1, int64_t ne2, 
     Tensor* tensor = host.ggml_new_tensor_4d(context, type, ne0, ne1, ne2, 1);
     tensor->data = const_cast<void*>(data);
     return tensor;
+}
+
+// The matrices of a bank, each shaped as one of `weights`.
+Tensor* over_bank(Context* context, const Tensor* weights, const hotset_bank& bank) {
+    Tensor* matrices =
+        over(context, weights->type, weights->ne[0], weights->ne[1], bank.num_places, bank.base);
+    if (bank.num_places > 1) {
+        matrices->nb[2] = bank.stride_bytes;
+        matrices->nb[3] = bank.stride_bytes * bank.num_places;
+    }
+    return matrices;
 }
 
 bool tell_error(const Tensor* product) {
@@ -241,79 +258,133 @@ void Products::let_go() {
 }
 
 // Multiplies the rows of routed[i], for each i of `which`, and puts the results where the product
-// wants them. With a bank that is one operation; without, one per expert.
+// wants them.
 bool Products::multiply(Tensor* product, const std::vector<size_t>& which, hotset_bank bank) {
-    const Tensor* shape = product->src[0];
-    const Tensor* rows = product->src[1];
-    const int64_t num_slots = product->src[2]->ne[0];
-    const size_t row_bytes = shape->ne[0] * sizeof(float);
-    const size_t result_bytes = shape->ne[1] * sizeof(float);
-    size_t num_rows = 0;
-    for (const size_t i : which) {
-        num_rows += routed[i].pairs.size();
-    }
-    const bool banked = bank.num_places > 0 && bank.num_places * num_rows <= MOST_TABLE_ENTRIES;
-    char* row_in = at_least(rows_in, num_rows * row_bytes);
-    char* row_out = at_least(rows_out, num_rows * result_bytes);
-    places.clear();
-    for (const size_t i : which) {
-        const auto distance =
-            static_cast<const char*>(routed[i].weights) - static_cast<const char*>(bank.base);
-        const auto at = banked ? static_cast<int32_t>(distance / bank.stride_bytes) : 0;
-        for (const int32_t pair : routed[i].pairs) {
-            std::memcpy(row_in, row_of(rows, pair % num_slots, pair / num_slots), row_bytes);
-            row_in += row_bytes;
-            places.push_back(at);
+    const size_t num_pairs = product->ne[1] * product->ne[2];
+    const bool done = which.size() == num_routed && has_room_for_table(bank, num_pairs)
+                          ? multiply_all(product, bank)
+                          : multiply_some(product, which, bank);
+    if (done) {
+        for (const size_t i : which) {
+            count(counters->num_rows, routed[i].pairs.size());
         }
     }
+    return done;
+}
 
-    const size_t num_nodes = NODES_PER_PRODUCT * (banked ? 1 : which.size());
-    const size_t memory_bytes = (num_nodes + 1) * host.ggml_tensor_overhead() +
-                                host.ggml_graph_overhead_custom(num_nodes, false);
+// The whole batch in one operation, on the rows and results where they lie: what the engine would
+// do itself, with the bank for its weights.
+bool Products::multiply_all(Tensor* product, hotset_bank bank) {
+    const Tensor* rows = product->src[1];
+    const Tensor* ids = product->src[2];
+    places.resize(product->ne[1] * product->ne[2]);
+    for (size_t i = 0; i < num_routed; ++i) {
+        for (const int32_t pair : routed[i].pairs) {
+            places[pair] = place_in(bank, routed[i]);
+        }
+    }
+    return run(1, [&](Context* context, Graph* graph) {
+        Tensor* in = over(context, TYPE_F32, rows->ne[0], rows->ne[1], rows->ne[2], rows->data);
+        std::copy_n(rows->nb, 4, in->nb);
+        Tensor* node =
+            host.ggml_mul_mat_id(context, over_bank(context, product->src[0], bank), in,
+                                 over(context, TYPE_I32, ids->ne[0], ids->ne[1], 1, places.data()));
+        node->data = product->data;
+        std::copy_n(product->nb, 4, node->nb);
+        host.ggml_build_forward_expand(graph, node);
+    });
+}
+
+// A part of the batch: its rows are gathered, multiplied and put back, a group of experts at a
+// time.
+bool Products::multiply_some(Tensor* product, const std::vector<size_t>& which, hotset_bank bank) {
+    const Tensor* rows = product->src[1];
+    const size_t row_bytes = rows->ne[0] * sizeof(float);
+    const size_t result_bytes = product->ne[0] * sizeof(float);
+    // One row per token serves all its slots (gate, up), or each slot has its own (down).
+    const int64_t pairs_per_row = rows->ne[1] == 1 ? product->ne[1] : 1;
+    form_groups(which, bank, MOST_COPY_BYTES / std::max(row_bytes, result_bytes), pairs_per_row);
+    const size_t most_rows =
+        std::max_element(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
+            return a.num_rows < b.num_rows;
+        })->num_rows;
+    char* in = at_least(rows_in, most_rows * row_bytes);
+    char* out = at_least(rows_out, most_rows * result_bytes);
+
+    return run(3 * groups.size(), [&](Context* context, Graph* graph) {
+        // All rows, and all results, as one list.
+        Tensor* all_in =
+            over(context, TYPE_F32, rows->ne[0], rows->ne[1] * rows->ne[2], 1, rows->data);
+        all_in->nb[1] = rows->nb[rows->ne[1] == 1 ? 2 : 1];
+        Tensor* all_out = over(context, TYPE_F32, product->ne[0], product->ne[1] * product->ne[2],
+                               1, product->data);
+        all_out->nb[1] = product->nb[1];
+        for (const Group& group : groups) {
+            const auto n = static_cast<int64_t>(group.num_rows);
+            const auto add = [&](Tensor* node, const void* data) {
+                node->data = const_cast<void*>(data);
+                host.ggml_build_forward_expand(graph, node);
+            };
+            add(host.ggml_get_rows(
+                    context, all_in,
+                    over(context, TYPE_I32, n, 1, 1, sources.data() + group.first_row)),
+                in);
+            add(host.ggml_mul_mat_id(
+                    context, over_bank(context, product->src[0], group.bank),
+                    over(context, TYPE_F32, rows->ne[0], 1, n, in),
+                    over(context, TYPE_I32, 1, n, 1, places.data() + group.first_row)),
+                out);
+            add(host.ggml_set_rows(
+                    context, all_out, over(context, TYPE_F32, product->ne[0], n, 1, out),
+                    over(context, TYPE_I64, n, 1, 1, targets.data() + group.first_row)),
+                product->data);
+        }
+    });
+}
+
+// Experts of a bank share an operation, as long as their rows stay few enough to be copied.
+void Products::form_groups(const std::vector<size_t>& which, hotset_bank bank, size_t most_rows,
+                           int64_t pairs_per_row) {
+    groups.clear();
+    sources.clear();
+    targets.clear();
+    places.clear();
+    for (const size_t i : which) {
+        const std::vector<int32_t>& pairs = routed[i].pairs;
+        const size_t joined = groups.empty() ? 0 : groups.back().num_rows + pairs.size();
+        if (joined == 0 || joined > most_rows || !has_room_for_table(bank, joined)) {
+            const bool is_banked = has_room_for_table(bank, pairs.size());
+            groups.push_back({.bank = is_banked ? bank : hotset_bank{routed[i].weights, 0, 1},
+                              .first_row = targets.size(),
+                              .num_rows = 0});
+        }
+        Group& group = groups.back();
+        group.num_rows += pairs.size();
+        for (const int32_t pair : pairs) {
+            sources.push_back(static_cast<int32_t>(pair / pairs_per_row));
+            targets.push_back(pair);
+            places.push_back(place_in(group.bank, routed[i]));
+        }
+    }
+}
+
+// Computes the graph of at most `num_nodes` nodes that `build` makes.
+template <class Build>
+bool Products::run(size_t num_nodes, const Build& build) {
+    const size_t memory_bytes =
+        (1 + TENSORS_PER_NODE * num_nodes) * host.ggml_tensor_overhead() +
+        host.ggml_graph_overhead_custom(TENSORS_PER_NODE * num_nodes, false);
     Context* context = host.ggml_init({.mem_size = memory_bytes,
                                        .mem_buffer = at_least(graph_memory, memory_bytes),
                                        .no_alloc = true});
     if (context == nullptr) {
         return false;
     }
-    Graph* graph = host.ggml_new_graph_custom(context, num_nodes, false);
-    // The next `n` rows, from `first`, times `num_matrices` that lie `stride_bytes` apart.
-    const auto add = [&](size_t first, size_t n, const void* matrices, size_t stride_bytes,
-                         uint32_t num_matrices) {
-        Tensor* weights =
-            over(context, shape->type, shape->ne[0], shape->ne[1], num_matrices, matrices);
-        weights->nb[2] = stride_bytes;
-        weights->nb[3] = stride_bytes * num_matrices;
-        Tensor* in = over(context, TYPE_F32, shape->ne[0], 1, static_cast<int64_t>(n),
-                          rows_in.data() + first * row_bytes);
-        Tensor* ids = over(context, TYPE_I32, 1, static_cast<int64_t>(n), 1, places.data() + first);
-        Tensor* node = host.ggml_mul_mat_id(context, weights, in, ids);
-        node->data = row_out + first * result_bytes;
-        host.ggml_build_forward_expand(graph, node);
-    };
-    if (banked) {
-        add(0, num_rows, bank.base, bank.stride_bytes, bank.num_places);
-    } else {
-        size_t first = 0;
-        for (const size_t i : which) {
-            add(first, routed[i].pairs.size(), routed[i].weights, shape->nb[2], 1);
-            first += routed[i].pairs.size();
-        }
-    }
+    Graph* graph = host.ggml_new_graph_custom(context, TENSORS_PER_NODE * num_nodes, false);
+    build(context, graph);
     const bool done = host.ggml_backend_graph_compute(cpu, graph) == STATUS_SUCCESS;
     host.ggml_free(context);
-    if (!done) {
-        return false;
-    }
-    for (const size_t i : which) {
-        for (const int32_t pair : routed[i].pairs) {
-            std::memcpy(result_of(product, pair % num_slots, pair / num_slots), row_out,
-                        result_bytes);
-            row_out += result_bytes;
-        }
-    }
-    count(counters->num_rows, num_rows);
-    return true;
+    return done;
 }
 
 } // namespace hotset

@@ -43,6 +43,12 @@ private:
     bool multiply_arriving(ggml::Tensor* product, const Place& place, size_t first, size_t n);
     void let_go();
     bool multiply(ggml::Tensor* product, const std::vector<size_t>& which, hotset_bank bank);
+    bool multiply_all(ggml::Tensor* product, hotset_bank bank);
+    bool multiply_some(ggml::Tensor* product, const std::vector<size_t>& which, hotset_bank bank);
+    void form_groups(const std::vector<size_t>& which, hotset_bank bank, size_t most_rows,
+                     int64_t pairs_per_row);
+    template <class Build>
+    bool run(size_t num_nodes, const Build& build);
 
     ggml::Backend* cpu;
 
@@ -52,7 +58,16 @@ private:
     std::vector<int32_t> index_of; // expert -> index in routed, or -1
     std::vector<size_t> waiting, arrived;
     std::vector<char> graph_memory, rows_in, rows_out;
-    std::vector<int32_t> places; // of each row's weights
+
+    // Rows that are multiplied in one operation.
+    struct Group {
+        hotset_bank bank;
+        size_t first_row, num_rows; // in the lists below
+    };
+    std::vector<Group> groups;
+    std::vector<int32_t> sources; // the row of the batch that each is a copy of
+    std::vector<int64_t> targets; // the row of the product that each becomes
+    std::vector<int32_t> places;  // of each one's weights, in the bank
 
     // What is held in memory: from the first product of a layer to its last; or, for a batch that
     // is done in turns, the experts of this turn and of the next.

@@ -13,55 +13,22 @@
 
 #include "arena.h"
 #include "file.h"
+#include "lease.h"
 #include "policy.h"
+#include "pool.h"
 #include "readers.h"
+#include "tally.h"
 
 namespace {
 
 using hotset::Arena;
 using hotset::File;
 using hotset::Job;
-
-constexpr uint32_t NOWHERE = UINT32_MAX;
-
-enum class State : uint8_t { absent, coming, ready, failed };
-
-struct Unit {
-    uint32_t slot = NOWHERE;
-    uint32_t num_leases = 0;
-    uint32_t num_coming = 0;
-    uint32_t num_waiting = 0; // threads, for any of the parts
-    // Written under the lock, read also without: who sees `ready` sees the matrix.
-    std::atomic<State> parts[HOTSET_MAX_PARTS] = {};
-};
-
-struct Part {
-    const File* file;
-    uint64_t offset;
-    uint64_t expert_bytes;
-};
-
-// Layers whose units have the same sizes compete for the same slots.
-struct Pool {
-    explicit Pool(std::vector<uint64_t> part_bytes) : arena(std::move(part_bytes)) {}
-
-    Arena arena;
-    uint32_t num_units = 0;
-    std::vector<uint32_t> layer_sizes;
-    std::vector<uint32_t> free_slots;
-    uint32_t num_idle = 0; // units in memory that may leave
-    std::vector<bool> may_leave;
-    std::unique_ptr<hotset::Policy> policy;
-    std::vector<Unit> units;
-};
-
-struct Layer {
-    std::vector<Part> parts;
-    uint32_t num_experts;
-    Pool* pool;
-    uint32_t first_unit; // in the pool
-    uint32_t number;     // in the pool
-};
+using hotset::Layer;
+using hotset::NOWHERE;
+using hotset::Pool;
+using hotset::State;
+using hotset::Unit;
 
 ssize_t plain_read(void*, int file, void* memory, size_t size, off_t offset) {
     return pread(file, memory, size, offset);
@@ -80,45 +47,17 @@ struct hotset_store final : hotset::Readers::Listener {
     std::vector<Layer> layers;
     std::vector<std::unique_ptr<hotset_lease>> spare_leases;
     uint32_t num_blocked = 0; // threads that wait for memory
-    hotset_stats stats{};
+    hotset::Tally tally;
+    uint64_t budget_bytes = 0;
     std::string error, error_shown;
     std::unique_ptr<hotset::Readers> readers; // last: its threads use all of the above
 
     void fail(std::string what) { error = std::move(what); }
-    void update_idle(Pool& pool, uint32_t unit);
     void take_slots(Pool& pool, const std::vector<uint32_t>& units);
     std::unique_ptr<hotset_lease> new_lease();
     hotset_lease* acquire(const Layer& layer, const int32_t* experts, size_t n, uint32_t parts,
                           uint32_t num_tokens, bool wait);
 };
-
-// Kept when it is given back, so that a token allocates nothing.
-struct hotset_lease {
-    hotset_store* store = nullptr;
-    const Layer* layer = nullptr;
-    std::vector<uint32_t> units = {};
-    std::vector<Job> jobs = {};
-
-    uint64_t offset(uint32_t unit, uint32_t part) const {
-        const auto& [file, offset, expert_bytes] = layer->parts[part];
-        return offset + (unit - layer->first_unit) * expert_bytes;
-    }
-
-    void hold() const;
-    void drop() const;
-    size_t num_missing() const;
-    size_t request(uint32_t parts);
-};
-
-// A unit may leave when nobody holds it and no read writes into it. Called after each change.
-void hotset_store::update_idle(Pool& pool, uint32_t unit) {
-    const Unit& u = pool.units[unit];
-    const bool idle = u.slot != NOWHERE && u.num_leases == 0 && u.num_coming == 0;
-    if (idle != pool.may_leave[unit]) {
-        pool.may_leave[unit] = idle;
-        pool.num_idle += idle ? 1 : -1;
-    }
-}
 
 // Gives a slot to each of `units` that has none; there are enough free slots and idle units.
 void hotset_store::take_slots(Pool& pool, const std::vector<uint32_t>& units) {
@@ -135,13 +74,13 @@ void hotset_store::take_slots(Pool& pool, const std::vector<uint32_t>& units) {
             for (auto& state : leaving.parts) {
                 state = State::absent;
             }
-            update_idle(pool, victim);
-            stats.num_evictions += 1;
-            stats.resident_bytes -= pool.arena.slot_bytes;
+            pool.update_idle(victim);
+            tally.more(leaving.layer, &hotset_stats::num_evictions, 1);
+            tally.less(leaving.layer, &hotset_stats::resident_bytes, pool.arena.slot_bytes);
         }
         pool.units[unit].slot = pool.free_slots.back();
         pool.free_slots.pop_back();
-        stats.resident_bytes += pool.arena.slot_bytes;
+        tally.more(pool.units[unit].layer, &hotset_stats::resident_bytes, pool.arena.slot_bytes);
     }
 }
 
@@ -154,9 +93,9 @@ void hotset_store::done(const Job& job, std::string what, uint64_t moved_bytes) 
     if (!what.empty()) {
         fail(std::move(what));
     }
-    stats.read_bytes += moved_bytes;
-    stats.num_reads += 1;
-    update_idle(pool, job.unit);
+    tally.more(u.layer, &hotset_stats::read_bytes, moved_bytes);
+    tally.more(u.layer, &hotset_stats::num_reads, 1);
+    pool.update_idle(job.unit);
     if (u.num_waiting > 0) {
         arrived.notify_all();
     }
@@ -176,8 +115,12 @@ int hotset_store_add_layer(hotset_store* store, const hotset_part* parts, uint32
                     (store->readers != nullptr ? " after the store was opened" : ""));
         return -1;
     }
-    Layer layer{
-        .parts = {}, .num_experts = num_experts, .pool = nullptr, .first_unit = 0, .number = 0};
+    Layer layer{.parts = {},
+                .num_experts = num_experts,
+                .pool = nullptr,
+                .index = static_cast<uint32_t>(store->layers.size()),
+                .first_unit = 0,
+                .number = 0};
     std::vector<uint64_t> sizes;
     for (uint32_t part = 0; part < num_parts; ++part) {
         auto& file = store->files[parts[part].path];
@@ -201,6 +144,7 @@ int hotset_store_add_layer(hotset_store* store, const hotset_part* parts, uint32
     layer.pool->layer_sizes.push_back(num_experts);
     layer.pool->num_units += num_experts;
     store->layers.push_back(std::move(layer));
+    store->tally.add_layer();
     return static_cast<int>(store->layers.size()) - 1;
 }
 
@@ -239,7 +183,12 @@ int hotset_store_open(hotset_store* store, const hotset_config* config) {
         pool->units = std::vector<Unit>(pool->num_units);
         pool->may_leave.resize(pool->num_units, false);
         pool->policy = hotset::make_quota(pool->layer_sizes, num_slots);
-        store->stats.budget_bytes += num_slots * pool->arena.slot_bytes;
+        store->budget_bytes += num_slots * pool->arena.slot_bytes;
+    }
+    for (const Layer& layer : store->layers) {
+        for (uint32_t expert = 0; expert < layer.num_experts; ++expert) {
+            layer.pool->units[layer.first_unit + expert].layer = layer.index;
+        }
     }
     store->readers = std::make_unique<hotset::Readers>(
         std::max(1U, config->num_readers), config->read != nullptr ? config->read : plain_read,
@@ -268,65 +217,6 @@ std::unique_ptr<hotset_lease> hotset_store::new_lease() {
     std::unique_ptr<hotset_lease> lease = std::move(spare_leases.back());
     spare_leases.pop_back();
     return lease;
-}
-
-void hotset_lease::hold() const {
-    for (const uint32_t unit : units) {
-        layer->pool->units[unit].num_leases += 1;
-        store->update_idle(*layer->pool, unit);
-    }
-}
-
-void hotset_lease::drop() const {
-    for (const uint32_t unit : units) {
-        layer->pool->units[unit].num_leases -= 1;
-        store->update_idle(*layer->pool, unit);
-    }
-}
-
-size_t hotset_lease::num_missing() const {
-    return std::count_if(units.begin(), units.end(), [this](uint32_t unit) {
-        return layer->pool->units[unit].slot == NOWHERE;
-    });
-}
-
-// Makes the jobs that bring in what is missing of `parts`; one part after the other, so that the
-// first product can begin. Returns how many units lack nothing.
-size_t hotset_lease::request(uint32_t parts) {
-    Pool& pool = *layer->pool;
-    const auto is_missing = [&](uint32_t unit, uint32_t part) {
-        const State state = pool.units[unit].parts[part];
-        return (parts >> part & 1) != 0 && (state == State::absent || state == State::failed);
-    };
-    const auto num_parts = static_cast<uint32_t>(layer->parts.size());
-    size_t num_hits = 0;
-    for (const uint32_t unit : units) {
-        bool hit = true;
-        for (uint32_t part = 0; part < num_parts; ++part) {
-            hit = hit && !is_missing(unit, part);
-        }
-        num_hits += hit ? 1 : 0;
-    }
-    jobs.clear();
-    for (uint32_t part = 0; num_hits < units.size() && part < num_parts; ++part) {
-        for (const uint32_t number : units) {
-            if (!is_missing(number, part)) {
-                continue;
-            }
-            Unit& unit = pool.units[number];
-            unit.parts[part] = State::coming;
-            unit.num_coming += 1;
-            const uint64_t at = offset(number, part);
-            jobs.push_back({.file = layer->parts[part].file,
-                            .offset = at,
-                            .size_bytes = layer->parts[part].expert_bytes,
-                            .memory = pool.arena.place(unit.slot, part, at),
-                            .owner = &pool,
-                            .unit = number,
-                            .part = part});
-        }
-    }
-    return num_hits;
 }
 
 hotset_lease* hotset_store::acquire(const Layer& layer, const int32_t* experts, size_t n,
@@ -362,8 +252,8 @@ hotset_lease* hotset_store::acquire(const Layer& layer, const int32_t* experts, 
     }
     pool.policy->begin(layer.number, num_tokens);
     take_slots(pool, lease->units);
-    stats.num_requests += n;
-    stats.num_hits += lease->request(parts);
+    tally.more(layer.index, &hotset_stats::num_requests, n);
+    tally.more(layer.index, &hotset_stats::num_hits, lease->request(parts));
     lock.unlock();
     if (!lease->jobs.empty()) {
         readers->submit(lease->jobs);
@@ -398,8 +288,8 @@ const void* hotset_store_wait(hotset_lease* lease, size_t i, uint32_t part) {
         store->arrived.wait(lock, [&] { return state != State::coming; });
         unit.num_waiting -= 1;
         const auto waited = std::chrono::steady_clock::now() - before;
-        store->stats.wait_ns += static_cast<uint64_t>(
-            std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count());
+        store->tally.more(unit.layer, &hotset_stats::wait_ns,
+                          std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count());
     }
     if (state.load(std::memory_order_acquire) != State::ready) {
         return nullptr;
@@ -419,8 +309,23 @@ void hotset_store_release(hotset_lease* lease) {
 
 void hotset_store_stats(hotset_store* store, hotset_stats* stats) {
     const std::lock_guard lock(store->mutex);
-    *stats = store->stats;
+    *stats = store->tally.totals();
 }
+
+void hotset_store_layer_stats(hotset_store* store, int layer, hotset_stats* stats) {
+    const std::lock_guard lock(store->mutex);
+    *stats = store->tally.of(layer);
+}
+
+void hotset_store_share_stats(hotset_store* store, hotset_stats* stats) {
+    store->tally.share(stats);
+}
+
+void hotset_store_share_layer_stats(hotset_store* store, int layer, hotset_stats* stats) {
+    store->tally.share(layer, stats);
+}
+
+uint64_t hotset_store_budget(const hotset_store* store) { return store->budget_bytes; }
 
 const char* hotset_store_error(hotset_store* store) {
     const std::lock_guard lock(store->mutex);

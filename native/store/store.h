@@ -13,8 +13,8 @@
 //     hotset_store_release(lease);
 //     hotset_store_free(store);
 //
-// All functions but new, add_layer, open and free may be called from several threads. A thread
-// that holds a lease must not wait for another: release first, then acquire, or only try to.
+// All functions but new, add_layer, share, open and free may be called from several threads. A
+// thread that holds a lease must not wait for another: release first, then acquire, or only try to.
 #pragma once
 
 #include <stddef.h>
@@ -49,9 +49,9 @@ typedef struct {
     void* read_context;
 } hotset_config;
 
+// What the store counts, in all or of one layer. The layers add up to the whole.
 typedef struct {
-    uint64_t budget_bytes;   // memory reserved for units
-    uint64_t resident_bytes; // of it in use, whole units
+    uint64_t resident_bytes; // memory in use, whole units
     uint64_t num_requests;   // units asked for
     uint64_t num_hits;       // of them wholly in memory or already on their way
     uint64_t num_evictions;
@@ -90,7 +90,18 @@ const void* hotset_store_wait(hotset_lease*, size_t i, uint32_t part);
 
 void hotset_store_release(hotset_lease*);
 
+// Memory reserved for units. Constant after open.
+uint64_t hotset_store_budget(const hotset_store*);
+
+// Copies of one instant.
 void hotset_store_stats(hotset_store*, hotset_stats*);
+void hotset_store_layer_stats(hotset_store*, int layer, hotset_stats*);
+
+// Counts there from now on, and not in memory of the store's own; must outlive the store. Not after
+// open. Each number is always whole, and anybody may read it at any time, another process too;
+// numbers that are read one after the other are not of one instant.
+void hotset_store_share_stats(hotset_store*, hotset_stats*);
+void hotset_store_share_layer_stats(hotset_store*, int layer, hotset_stats*);
 
 // The matrices of one part of one layer in memory, as an array that has one place for each unit of
 // `capacity`: those not in memory are no weights. False (0) if they do not lie evenly: then only

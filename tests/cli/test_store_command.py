@@ -7,22 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from clikit import assert_refused, environment, hotset
+from clikit import assert_refused, background, environment, hotset
 from enginekit import can_run_llama_server, llama_server, smollm2
 from hotset.store import TraceBatch, find_native, read_trace, summarize
 from store import tracekit
-from store.tinymoe import NUM_LAYERS, write_tiny_moe
+from store.tinymoe import NUM_LAYERS
 
-NUM_EXPERTS = 512
-# The model's 166 MiB do not fit beside what the engine needs for itself.
+NUM_EXPERTS = 512  # of the fixture `moe`
 LITTLE_RAM = ("--ram", "300MiB", "--ctx", "256")
 ASKED = ("hello", "--temp", "0", "--max-tokens", "5", "--threads", "1")
-
-
-@pytest.fixture(name="moe", scope="module")
-def _moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("moe") / "moe.gguf"
-    return write_tiny_moe(path, num_experts=NUM_EXPERTS)
 
 
 @pytest.fixture(name="needs_native")
@@ -174,3 +167,29 @@ def test_the_group_alone_shows_its_commands(tmp_path: Path) -> None:
     assert alone.out == hotset("store", "--help", home=tmp_path).out
     assert "status" in alone.out
     assert "trace" in alone.out
+
+
+@pytest.mark.usefixtures("needs_native")
+def test_status_tells_of_a_running_engine_layer_by_layer(tmp_path: Path, moe: Path) -> None:
+    with background("serve", moe, *LITTLE_RAM, "--port", "0", home=tmp_path) as serve:
+        serve.await_note("ready in ")
+        told = json.loads(hotset("store", "status", "--json", home=tmp_path).out)["running"]
+        # Others of this user may run beside this test.
+        (counters,) = (each["counters"] for each in told if each["pid"] == serve.process.pid)
+        lines = hotset("store", "status", "--layers", home=tmp_path).out.splitlines()
+    assert counters["state"] == "open"
+    layers = counters["layers"]
+    assert [layer["name"] for layer in layers] == [f"blk.{i}" for i in range(NUM_LAYERS)]
+    for number in ("num_requests", "read_bytes", "resident_bytes"):
+        assert 0 < counters[number] == sum(layer[number] for layer in layers)
+    title = f"running with the store: process {serve.process.pid}, "
+    (at,) = (i for i, line in enumerate(lines) if line.startswith(title))
+    assert lines[at + 1].endswith(f" {counters['num_evictions']:,} out")
+    assert lines[at + 2].split() == [
+        *("LAYER", "EXPERTS", "IN", "RAM", "ASKED", "HITS", "READ", "WAITED", "OUT")
+    ]
+    for row, layer in zip(lines[at + 3 :], layers, strict=False):
+        assert row.split()[0] == layer["name"]
+        assert f" {layer['num_requests']:,} " in row
+    again = json.loads(hotset("store", "status", "--json", home=tmp_path).out)["running"]
+    assert serve.process.pid not in [each["pid"] for each in again]

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from hotset.store import ChildSettings, Counters, NativeStore, child_settings, read_counters
+from hotset.store import (
+    ChildSettings,
+    Counters,
+    NativeStore,
+    StoreState,
+    child_settings,
+    read_counters,
+)
 from store.asking import Answer, ask, post
 from store.engines import Engine, running, start
 from store.tinymoe import NUM_LAYERS, write_tiny_moe
@@ -40,6 +48,16 @@ def settings_for(engine: Engine, native: NativeStore, tmp_path: Path) -> Setting
 
 def counters_of(settings: ChildSettings) -> Counters:
     return read_counters(Path(settings.environment["HOTSET_TELEMETRY"]))
+
+
+def assert_layers_add_up(counters: Counters) -> None:
+    """Once the engine is idle: while it computes, the numbers are not of one instant."""
+    assert [layer.name for layer in counters.layers] == [f"blk.{i}" for i in range(NUM_LAYERS)]
+    for number in (
+        *("resident_bytes", "num_requests", "num_hits", "num_misses", "num_evictions"),
+        *("read_bytes", "num_reads", "wait_ns"),
+    ):
+        assert getattr(counters, number) == sum(getattr(each, number) for each in counters.layers)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +123,7 @@ def test_any_budget_gives_the_same_answer_and_is_kept(
     assert 0 < counters.resident_bytes <= counters.budget_bytes <= budget
     assert counters.num_hits < counters.num_requests
     assert (counters.num_evictions == 0) == (budget_share >= 1)
+    assert_layers_add_up(counters)
 
 
 def test_requests_at_the_same_time_get_the_answers_they_get_without_the_store(
@@ -113,7 +132,19 @@ def test_requests_at_the_same_time_get_the_answers_they_get_without_the_store(
     prompts = [PROMPT, PROMPT[::-1]]
     settings = settings_for(tiny_moe, ram_bytes=tiny_moe.stat().st_size // 4)
     with running(engine, tiny_moe, settings) as stored, ThreadPoolExecutor() as pool:
-        together = list(pool.map(lambda prompt: ask(stored.address, prompt, NUM_TOKENS), prompts))
+        before = counters_of(settings)
+        asked = [pool.submit(ask, stored.address, prompt, NUM_TOKENS) for prompt in prompts]
+        while not all(each.done() for each in asked):
+            now = counters_of(settings)
+            assert now.state is StoreState.OPEN
+            assert now.resident_bytes <= now.budget_bytes
+            for old, new in zip(before.layers, now.layers, strict=True):
+                assert old.num_requests <= new.num_requests
+                assert old.read_bytes <= new.read_bytes
+            before = now
+            time.sleep(0.005)
+        together = [each.result() for each in asked]
+        assert_layers_add_up(counters_of(settings))
     with running(engine, tiny_moe) as plain:
         alone = [ask(plain.address, prompt, NUM_TOKENS) for prompt in prompts]
     # Tokens only: batches of other sizes round differently, with and without the store.

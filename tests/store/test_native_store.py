@@ -32,8 +32,9 @@ def test_the_stores_own_tests_pass_under_the_sanitizer(sanitizer: str) -> None:
             *("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DHOTSET_TESTS=ON"),
             f"-DHOTSET_SANITIZE={sanitizer}",
         ],
-        [tool("cmake"), "--build", str(build), "--target", "store-test"],
+        [tool("cmake"), "--build", str(build), "--target", "store-test", "tally-test"],
         [str(build / "store-test")],
+        [str(build / "tally-test")],
     ]
     for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -16,7 +16,6 @@ from hotset.store import (
     check_llama_server,
     child_settings,
     find_native,
-    read_counters,
 )
 from store.engines import Engine
 
@@ -90,24 +89,6 @@ def test_paths_that_the_settings_cannot_carry_are_refused(tmp_path: Path) -> Non
     spaced = NativeStore({3: plugin}, Path("/my programs/preload.so"))
     with pytest.raises(ConfigProblem, match="' '"):
         child_settings(spaced, plugin, [Path("/a.gguf")], ram_bytes=0)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"HOTSETCT" + bytes(8), bytes(64)])
-def test_counters_that_are_not_there_yet_are_an_error(
-    tmp_path: Path, content: bytes | None
-) -> None:
-    page = tmp_path / "counters"
-    if content is not None:
-        page.write_bytes(content)
-    with pytest.raises(EngineProblem, match="expert store counters"):
-        read_counters(page)
-
-
-def test_counters_of_another_version_are_refused(tmp_path: Path) -> None:
-    page = tmp_path / "counters"
-    page.write_bytes(b"HOTSETCT" + (9).to_bytes(4, "little") + bytes(100))
-    with pytest.raises(EngineProblem, match="version 9"):
-        read_counters(page)
 
 
 def test_an_engine_that_is_tried_gets_the_given_environment_and_no_more(

@@ -130,6 +130,11 @@ def test_the_trace_tells_what_the_store_counts(whole: Traced) -> None:
     assert whole.counters.num_requests == len(asked)
     assert whole.counters.num_hits == len(asked) - len(set(asked))
     assert whole.counters.read_bytes >= sum(sizes[layer] for layer, _ in set(asked))
+    for at, counted in enumerate(whole.counters.layers):
+        of_layer = [expert for layer, expert in asked if layer == at]
+        assert counted.num_requests == len(of_layer)
+        assert counted.num_misses == len(set(of_layer))
+        assert (counted.name, counted.expert_bytes) == (whole.layers[at].name, sizes[at])
     assert [summary.num_distinct for summary in summarize(whole.records)] == [
         len({expert for at, expert in asked if at == layer}) for layer in range(NUM_LAYERS)
     ]

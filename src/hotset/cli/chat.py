@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from hotset.cli.experts import ExpertWatch
+from hotset.cli.live import LiveLine
+from hotset.cli.meter import AnswerMeter
 from hotset.cli.screen import harmless
 
 if TYPE_CHECKING:
@@ -63,13 +66,21 @@ class Conversation:
         running: the engine.
         system: a system message; "" for none.
         options: sampling options of every request.
+        experts: for the line of figures below an answer that comes; they are told, not taken.
         is_shown: print the answer as it comes.
     """
 
     def __init__(
-        self, running: Running, system: str, options: dict[str, Any], *, is_shown: bool
+        self,
+        running: Running,
+        system: str,
+        options: dict[str, Any],
+        experts: ExpertWatch | None = None,
+        *,
+        is_shown: bool,
     ) -> None:
         self._running = running
+        self._experts = experts or ExpertWatch(None)
         self._system = system
         self._options = options
         self._is_shown = is_shown
@@ -95,12 +106,16 @@ class Conversation:
         thought: list[str] = []
         reason, timings = "interrupted", None
         messages = [*self.messages, {"role": "user", "content": text}]
-        with ChatStream(self._running, messages, self._options) as stream:
+        with ChatStream(self._running, messages, self._options, is_watched=True) as stream:
+            meter = AnswerMeter(stream, self._experts)
             try:
-                with _ctrl_c_stops_the_answer():
+                with (
+                    LiveLine(meter.line, is_wanted=self._is_shown) as live,
+                    _ctrl_c_stops_the_answer(),
+                ):
                     for piece in stream:
                         (thought if piece.is_reasoning else said).append(piece.text)
-                        self._show(piece.text, is_reasoning=piece.is_reasoning)
+                        self._show(piece.text, live, is_reasoning=piece.is_reasoning)
                     reason, timings = stream.finish_reason, stream.timings
             except _Stopped:
                 pass
@@ -112,9 +127,9 @@ class Conversation:
         self.messages = [*messages, {"role": "assistant", "content": answer.text}]
         return answer
 
-    def _show(self, text: str, *, is_reasoning: bool) -> None:
+    def _show(self, text: str, live: LiveLine, *, is_reasoning: bool) -> None:
         if not self._is_shown:
             return
         # Reasoning is not the answer: it goes where notes go, so that a pipe gets the answer only.
         stream = sys.stderr if is_reasoning else sys.stdout
-        print(harmless(text) if stream.isatty() else text, end="", file=stream, flush=True)
+        live.print(harmless(text) if stream.isatty() else text, stream)

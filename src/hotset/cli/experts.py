@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hotset.core.errors import ConfigProblem, MachineProblem
@@ -15,19 +16,53 @@ if TYPE_CHECKING:
     from hotset.core.settings import ExpertStore
     from hotset.store.page import CountersPage
 
-__all__ = ["ExpertWatch", "watched_store"]
+__all__ = ["ExpertWatch", "ExpertWork", "watched_store"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWork:
+    """What the store did in a while.
+
+    Attributes:
+        num_tokens: that went through the experts, of prompts and answers; about, for a prompt,
+            because its last layer computes only what is asked for.
+    """
+
+    num_requests: int = 0
+    num_hits: int = 0
+    read_bytes: int = 0
+    num_tokens: float = 0.0
+
+    def __sub__(self, before: ExpertWork) -> ExpertWork:
+        return ExpertWork(
+            self.num_requests - before.num_requests,
+            self.num_hits - before.num_hits,
+            self.read_bytes - before.read_bytes,
+            self.num_tokens - before.num_tokens,
+        )
+
+    @property
+    def hit_share(self) -> float:
+        """0 to 1; 1 where nothing was asked for."""
+        return self.num_hits / self.num_requests if self.num_requests else 1.0
 
 
 class ExpertWatch:
-    """What the store has done since the last look.
+    """What the store has done since the last line about it.
 
     Args:
         page: the counters; None where the engine runs without the store.
+        num_used: experts that a token uses per layer.
     """
 
-    def __init__(self, page: CountersPage | None) -> None:
+    def __init__(self, page: CountersPage | None, num_used: int = 0) -> None:
         self._page = page
-        self._before = (0, 0, 0)
+        self._num_used = num_used
+        self._before = ExpertWork()
+
+    @property
+    def has_store(self) -> bool:
+        return self._page is not None
 
     def adopt(self) -> None:
         """To be called once the engine is up."""
@@ -35,20 +70,36 @@ class ExpertWatch:
             self._page.adopt()
             self.line()
 
+    def work(self) -> ExpertWork:
+        """Since the last line, and still to be told by the next; none without the store.
+
+        Raises:
+            EngineProblem: the counters cannot be read.
+        """
+        return self._read() - self._before
+
     def line(self) -> str:
         """`experts 91 % from RAM, 9 % from disk (1.1 GB read)`; empty without the store."""
-        if self._page is None:
+        now = self._read()
+        work, self._before = now - self._before, now
+        if not work.num_requests:
             return ""
-        counters = self._page.read()
-        now = (counters.num_requests, counters.num_hits, counters.read_bytes)
-        requests, hits, read_bytes = (n - b for n, b in zip(now, self._before, strict=True))
-        self._before = now
-        if not requests:
-            return ""
-        share = hits / requests
+        share = work.hit_share
         return (
             f"experts {share:.0%} from RAM, {1 - share:.0%} from disk"
-            f" ({read_bytes / 1e9:.1f} GB read)"
+            f" ({work.read_bytes / 1e9:.1f} GB read)"
+        )
+
+    def _read(self) -> ExpertWork:
+        if self._page is None:
+            return ExpertWork()
+        counters = self._page.read()
+        rows_per_token = counters.num_matrices * self._num_used
+        return ExpertWork(
+            counters.num_requests,
+            counters.num_hits,
+            counters.read_bytes,
+            counters.num_rows / rows_per_token if rows_per_token else 0.0,
         )
 
 
@@ -107,7 +158,7 @@ def watched_store(
             server_arguments=tuple(child.arguments),
         )
         try:
-            yield store, ExpertWatch(page)
+            yield store, ExpertWatch(page, ready.spec.experts.used if ready.spec.experts else 0)
         finally:
             if trace:
                 _drop_empty(trace)

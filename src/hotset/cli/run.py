@@ -80,7 +80,7 @@ def run(
         with running:
             experts.adopt()
             note(f"ready in {running.loaded.start_s:.1f} s")
-            talk = Conversation(running, system, options, is_shown=not as_json)
+            talk = Conversation(running, system, options, experts, is_shown=not as_json)
             if question is not None:
                 answer_once(talk, question, ready, running, experts, as_json=as_json)
             else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hotset.engine.watch import Progress
 
-__all__ = ["LoadingLine", "harmless", "note", "settle_streams"]
+__all__ = ["LoadingLine", "harmless", "note", "settle_streams", "signals_held"]
 
 _KEPT_CONTROLS = frozenset("\n\t")
 
@@ -54,8 +54,11 @@ def settle_streams() -> None:
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
-    """Within the block Ctrl-C and the like wait: a half-made change would stay on the terminal."""
+def signals_held() -> Iterator[None]:
+    """Within the block Ctrl-C and the like wait: a half-made change would stay on the terminal.
+
+    For a thread that is started within, they wait for ever, and so go to the others.
+    """
     ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
@@ -77,7 +80,7 @@ class LoadingLine:
     def __enter__(self) -> LoadingLine:
         if self._console.is_terminal:
             try:
-                with _signals_held():
+                with signals_held():
                     self._status.start()
             except BaseException:
                 self._stop()
@@ -88,7 +91,7 @@ class LoadingLine:
         self._stop()
 
     def _stop(self) -> None:
-        with _signals_held():
+        with signals_held():
             self._status.stop()
 
     def show(self, progress: Progress) -> None:

@@ -94,17 +94,20 @@ def _serve_until_told(running: Running, experts: ExpertWatch) -> None:
     Raises:
         EngineProblem: the engine ended by itself.
     """
+    from hotset.cli.live import LiveLine
+    from hotset.cli.meter import ServiceMeter
     from hotset.cli.screen import note
 
     url = running.url
     try:
         note(f"{url}/v1 (OpenAI) · {url}/v1/messages (Anthropic) · Ctrl-C ends it")
         told_at = time.monotonic()
-        while not running.wait(_LOOK_S):
-            if time.monotonic() - told_at > _EXPERTS_EVERY_S:
-                told_at = time.monotonic()
-                if line := experts.line():
-                    note(line)
+        with LiveLine(ServiceMeter(experts).line, is_wanted=experts.has_store) as live:
+            while not running.wait(_LOOK_S):
+                if not live.is_on and time.monotonic() - told_at > _EXPERTS_EVERY_S:
+                    told_at = time.monotonic()
+                    if line := experts.line():
+                        note(line)
     except KeyboardInterrupt:
         try:
             busy = running.num_busy_slots()

@@ -1,4 +1,4 @@
-"""`hotset store`: where the expert store works, and what its traces tell."""
+"""`hotset store`: where the expert store works, what it does, and what its traces tell."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hotset.cli.options import Json
 from hotset.core.errors import EngineProblem
 
 if TYPE_CHECKING:
+    from hotset.store.pages import RunningStore
     from hotset.store.probe import StoreCheck
     from hotset.store.trace import LayerSummary
 
@@ -28,25 +29,40 @@ store = typer.Typer(
 
 @store.callback(invoke_without_command=True)
 def commands(context: typer.Context) -> None:
-    """The expert store: where it works, and what its traces tell."""
+    """The expert store: where it works, what it does, and what its traces tell."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
 @store.command()
-def status(as_json: Json = False) -> None:
-    """Is the native part built, and which plugin does each engine load?
+def status(
+    layers: Annotated[
+        bool, typer.Option("--layers", help="What each layer of a running engine has counted.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Is the native part built, which plugin does each engine load, what do running ones do?
 
-    Ends with status 5 if none does.
+    Ends with status 5 if no engine loads one. Per layer: ASKED is how often an expert was asked
+    for, HITS how many of them were in RAM or on their way, WAITED how long the engine stood still
+    for reads, OUT how often an expert made room for another.
     """
+    from hotset.cli.running_stores import running_lines
     from hotset.cli.screen import harmless
     from hotset.store.locate import find_native
+    from hotset.store.pages import running_stores
 
     try:
         native = find_native()
     except EngineProblem as problem:
         if as_json:
-            print(json.dumps({"native": None, "reason": problem.message, "engines": []}, indent=1))
+            report: dict[str, Any] = {
+                "native": None,
+                "reason": problem.message,
+                "engines": [],
+                "running": [],
+            }
+            print(json.dumps(report, indent=1))
             raise typer.Exit(problem.exit_code) from None
         raise
     checks = []
@@ -58,6 +74,10 @@ def status(as_json: Json = False) -> None:
         checks.append(check)
         if not as_json:
             print(harmless(f"engine {check.engine}: {_verdict(check)}"), flush=True)
+    stores = running_stores()
+    if not as_json:
+        for line in running_lines(stores, with_layers=layers):
+            print(harmless(line))
     if as_json:
         report = {
             "native": {
@@ -66,10 +86,18 @@ def status(as_json: Json = False) -> None:
             },
             "reason": "",
             "engines": [_as_json(check) for check in checks],
+            "running": [_running_as_json(each) for each in stores],
         }
         print(json.dumps(report, indent=1))
     if not any(check.works for check in checks):
         raise typer.Exit(EngineProblem.exit_code)
+
+
+def _running_as_json(store: RunningStore) -> dict[str, Any]:
+    told = asdict(store)
+    if store.counters:
+        told["counters"]["state"] = store.counters.state.name.lower()
+    return told
 
 
 def _checks() -> Iterator[StoreCheck]:

@@ -12,7 +12,7 @@ import httpx
 from hotset.core.errors import ClientProblem, EngineProblem
 from hotset.engine.running import Running
 
-__all__ = ["ChatStream", "Piece", "Timings"]
+__all__ = ["ChatStream", "Piece", "PromptProgress", "Timings"]
 
 # A prompt of many thousand tokens is silent for minutes; a dead engine closes the connection.
 _CONNECT_TIMEOUT_S = 5.0
@@ -37,8 +37,25 @@ class Timings:
     answer_per_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """How far the engine is with a prompt, in tokens.
+
+    Attributes:
+        num_cached: that it did not need to read again.
+        num_done: these included.
+    """
+
+    num_tokens: int
+    num_cached: int
+    num_done: int
+
+
 class ChatStream:
     """One answer. Iterate over it, then read `finish_reason` and `timings`.
+
+    `prompt` and `timings` are also there while it comes, for who asks for it: where they stand
+    after the last event, or None before the first.
 
     Closing it early (leaving the `with` block) closes the connection, which makes the engine stop.
 
@@ -46,6 +63,8 @@ class ChatStream:
         running: the engine.
         messages: the conversation in OpenAI's form.
         options: further fields of the request, such as `max_tokens`.
+        is_watched: ask the engine for `prompt` and `timings` on the way; one that does not know
+            how gives the last timings only.
 
     Raises (while iterating):
         ClientProblem: the engine refuses the request, for instance a context overflow.
@@ -57,15 +76,21 @@ class ChatStream:
         running: Running,
         messages: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
+        *,
+        is_watched: bool = False,
     ) -> None:
         self.finish_reason = ""
         self.timings: Timings | None = None
+        self.prompt: PromptProgress | None = None
         self._running = running
         self._body = {
             **options,
             "messages": list(messages),
             "stream": True,
             "stream_options": {"include_usage": True},
+            # llama.cpp: tools/server/server-schema.cpp
+            "return_progress": is_watched,
+            "timings_per_token": is_watched,
         }
         self._client = httpx.Client(
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S), trust_env=False
@@ -109,6 +134,8 @@ class ChatStream:
                 raise _refused(int(event["error"].get("code", 500)), data.encode())
             if "timings" in event:
                 self.timings = _timings(event["timings"])
+            if "prompt_progress" in event:
+                self.prompt = _progress(event["prompt_progress"])
             for choice in event.get("choices", []):
                 delta = choice.get("delta", {})
                 if delta.get("reasoning_content"):
@@ -125,6 +152,14 @@ def _timings(given: Mapping[str, Any]) -> Timings:
         prompt_per_s=float(given.get("prompt_per_second") or 0.0),
         answer_tokens=int(given.get("predicted_n", 0)),
         answer_per_s=float(given.get("predicted_per_second") or 0.0),
+    )
+
+
+def _progress(given: Mapping[str, Any]) -> PromptProgress:
+    return PromptProgress(
+        num_tokens=int(given.get("total", 0)),
+        num_cached=int(given.get("cache", 0)),
+        num_done=int(given.get("processed", 0)),
     )
 
 

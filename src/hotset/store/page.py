@@ -8,7 +8,9 @@ from pathlib import Path
 
 from hotset.store.counters import Counters, read_counters
 
-__all__ = ["CountersPage"]
+__all__ = ["NAME_PREFIX", "NAME_SUFFIX", "CountersPage"]
+
+NAME_PREFIX, NAME_SUFFIX = "hotset-", ".counters"
 
 
 class CountersPage:
@@ -21,7 +23,7 @@ class CountersPage:
     """
 
     def __init__(self) -> None:
-        descriptor, name = tempfile.mkstemp(prefix="hotset-", suffix=".counters")
+        descriptor, name = tempfile.mkstemp(prefix=NAME_PREFIX, suffix=NAME_SUFFIX)
         self.path = Path(name)
         self._descriptor = descriptor
 
