@@ -311,7 +311,7 @@ def test_a_message_that_begins_within_a_sign_still_begins_with_message_start() -
 
 @pytest.mark.parametrize("is_stream", [True, False])
 def test_the_official_anthropic_client_reads_a_tool_call(is_stream: bool) -> None:
-    use = {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "it"}}
+    use: dict[str, Any] = {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "it"}}
     usage = {"cache_read_input_tokens": 3, "input_tokens": 4, "output_tokens": 0}
 
     async def calling(exchange: Exchange) -> None:
@@ -326,7 +326,7 @@ def test_the_official_anthropic_client_reads_a_tool_call(is_stream: bool) -> Non
         await exchange.head()
         start = {**message, "content": [], "usage": usage}
         bare = {key: use[key] for key in ("type", "id", "name")}
-        pieces = [
+        pieces: list[dict[str, Any]] = [
             {"type": "message_start", "message": start},
             {"type": "content_block_start", "index": 0, "content_block": bare},
             *(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -119,7 +120,10 @@ STREAMS = {
     ),
     "responses": (
         RESPONSES,
-        b'event: response.completed\ndata: {"type":"response.completed","response":{}}\n\n',
+        (
+            b'event: response.completed\ndata: {"type":"response.completed",'
+            b'"response":{"output":[]},"sequence_number":0}\n\n'
+        ),
     ),
 }
 
@@ -150,8 +154,8 @@ def test_words_of_a_model_that_look_like_marks_change_nothing() -> None:
 
 def test_an_anthropic_tool_call_begins_with_an_empty_input() -> None:
     stream = ANTHROPIC.stream(rename=None, wants_usage=True)
-    start = {"type": "content_block_start", "index": 0, "content_block": {**USE}}
-    del start["content_block"]["input"]
+    block = {key: value for key, value in USE.items() if key != "input"}
+    start = {"type": "content_block_start", "index": 0, "content_block": block}
     out = stream.feed(b"event: content_block_start\ndata: " + encode(start) + b"\n\n")
     assert json.loads(out.split(b"data: ")[1])["content_block"]["input"] == {}
 
@@ -165,3 +169,23 @@ def test_an_answer_ended_by_a_stop_text_says_so() -> None:
     whole = ANTHROPIC.answer(encode({"type": "message", **delta}))
     assert json.loads(whole)["stop_reason"] == "stop_sequence"
     assert stream.usage.completion_tokens == 3
+
+
+def test_events_of_responses_get_the_numbers_that_clients_need() -> None:
+    given: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {"id": "r"}},
+        {"type": "response.output_item.added", "item": {"id": "a", "type": "reasoning"}},
+        {"type": "response.reasoning_text.delta", "item_id": "a", "delta": "x"},
+        {"type": "response.output_item.added", "item": {"id": "b", "type": "message"}},
+        {"type": "response.output_text.delta", "item_id": "b", "delta": "y"},
+    ]
+    stream = RESPONSES.stream(rename=None, wants_usage=True)
+    out = b"".join(
+        stream.feed(f"event: {each['type']}\n".encode() + b"data: " + encode(each) + b"\n\n")
+        for each in given
+    )
+    data = [json.loads(block.split(b"data: ")[1]) for block in out.strip().split(b"\n\n")]
+    assert [each["sequence_number"] for each in data] == [0, 1, 2, 3, 4]
+    assert [each.get("output_index") for each in data] == [None, 0, 0, 1, 1]
+    assert [each.get("content_index") for each in data] == [None, None, 0, None, 0]
+    assert data[0]["response"]["output"] == []

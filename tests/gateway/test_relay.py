@@ -176,7 +176,6 @@ def test_a_client_that_leaves_the_queue_takes_its_demand_with_it(is_stream: bool
         assert not running.engine.exchanges
 
 
-@pytest.mark.parametrize("is_stream", [True, False])
 def test_a_long_answer_without_a_stream_passes_in_parts_and_whole() -> None:
     words = ("word " * 200_000,)
 

@@ -78,6 +78,7 @@ def test_half_an_event_of_a_dead_engine_is_not_passed_on() -> None:
         assert data[1]["error"]["code"] == "engine_failed"
 
 
+@pytest.mark.parametrize("is_stream", [True, False])
 def test_an_engine_that_dies_before_its_answer_is_a_502(is_stream: bool) -> None:
     async def dying(exchange: Exchange) -> None:
         exchange.die()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -198,11 +197,6 @@ def _check_name(path: Path) -> None:
         ) from error
 
 
-def model_id(path: Path) -> str:
-    """How clients name a model: after its file, in small letters, without the shard number."""
-    return re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower()
-
-
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -245,6 +239,7 @@ def settings_of(
         FileProblem: the template cannot be read.
     """
     from hotset.core.settings import Settings
+    from hotset.gateway.names import model_id
 
     plan = ready.plan
     return Settings(

@@ -288,7 +288,7 @@ class EnginePool:
         if model.phase is not Phase.READY or handle is None:
             return
         silent_s = await self._health.ask(model.id, handle)
-        if silent_s and model.phase is Phase.READY and self._lives[model.id].handle is handle:
+        if silent_s and model in self._ready():
             what = f"{model.id}: the engine has not answered for {silent_s:.0f} s; it was ended"
             self._bury(model, EngineProblem(what))
             self._turn()

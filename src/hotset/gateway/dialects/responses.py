@@ -37,30 +37,64 @@ _FIELDS = {
     "text": "an object",
     "reasoning": "an object",
 }
+_OF_A_PART = ("response.content_part.", "response.output_text.", "response.reasoning_text.")
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
 class _ResponsesStream(EventStream):
-    marks = (b"event: response.completed", b"event: response.incomplete", b'"error":')
+    """Events until `response.completed`.
+
+    llama.cpp leaves out the numbers that clients put the pieces together by: of the event, of the
+    item, of the part. So each event of this dialect is read and written again.
+    """
+
+    marks = (b"event: response.", b'"error":')
+
+    def __init__(self, rename: Rename | None) -> None:
+        super().__init__(rename)
+        self._num_events = 0
+        self._places: dict[str, int] = {}
 
     def take(self, event: Event) -> bytes:
         data = event.json()
-        if event.name in _ENDS:
-            self.is_complete = True
-            response = data.get("response")
-            usage = response.get("usage") if isinstance(response, dict) else None
-            if isinstance(usage, dict):
-                self.usage.prompt_tokens = count(usage.get("input_tokens"))
-                self.usage.completion_tokens = count(usage.get("output_tokens"))
-                details = usage.get("input_tokens_details")
-                if isinstance(details, dict):
-                    self.usage.cached_tokens = count(details.get("cached_tokens"))
-        elif not event.name and "error" in data:
+        if not event.name.startswith("response."):
+            if "error" not in data:
+                return event.raw + b"\n\n"
             error = data["error"]
             code = error.get("code") if isinstance(error, dict) else None
             self.failure = failure_from_engine(code if isinstance(code, int) else 502, event.data)
             return b""
-        return event.raw + b"\n\n"
+        if event.name in _ENDS:
+            self.is_complete = True
+            self._take_usage(data.get("response"))
+        self._number(event.name, data)
+        return event_bytes(data, event.name)
+
+    def _number(self, name: str, data: dict[str, Any]) -> None:
+        data.setdefault("sequence_number", self._num_events)
+        self._num_events += 1
+        item = data.get("item")
+        item_id = data.get("item_id") or (item.get("id") if isinstance(item, dict) else None)
+        if isinstance(item_id, str):
+            place = self._places.setdefault(item_id, len(self._places))
+            data.setdefault("output_index", place)
+        if name.startswith(_OF_A_PART):
+            data.setdefault("content_index", 0)
+        if name.startswith("response.output_text."):
+            data.setdefault("logprobs", [])
+        response = data.get("response")
+        if isinstance(response, dict):
+            response.setdefault("output", [])
+
+    def _take_usage(self, response: object) -> None:
+        usage = response.get("usage") if isinstance(response, dict) else None
+        if not isinstance(usage, dict):
+            return
+        self.usage.prompt_tokens = count(usage.get("input_tokens"))
+        self.usage.completion_tokens = count(usage.get("output_tokens"))
+        details = usage.get("input_tokens_details")
+        if isinstance(details, dict):
+            self.usage.cached_tokens = count(details.get("cached_tokens"))
 
 
 class ResponsesDialect(OpenAIDialect):
