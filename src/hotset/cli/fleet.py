@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from hotset.cli.conversations import Conversations, state_name
 from hotset.cli.experts import ExpertWatch, watched_store
 from hotset.cli.launching import expanded, launch, prepare, settings_of
 from hotset.core.errors import ConfigProblem, EngineProblem, FileProblem, MachineProblem
@@ -58,12 +59,14 @@ class Fleet:
     Attributes:
         ignored: files that are not served, with the reason.
         ram_bytes: for all engines together; None for what is free.
+        conversations: where they are kept while a model is away; None keeps none.
     """
 
     members: dict[str, Member]
     ignored: tuple[str, ...]
     engine: str
     ram_bytes: int | None
+    conversations: Conversations | None = None
 
     def start(self, model_id: str, bytes_by_device: Bytes, watch: StartWatch) -> ServedEngine:
         member = self.members[model_id]
@@ -77,7 +80,11 @@ class Fleet:
         stack = ExitStack()
         try:
             store, experts = stack.enter_context(watched_store(ready))
-            settings = replace(settings_of(ready, store=store), alias=model_id)
+            settings = replace(
+                settings_of(ready, store=store),
+                alias=model_id,
+                slot_folder=None if ready.is_embedding else self._slot_folder(),
+            )
             running = launch(
                 ready,
                 settings,
@@ -88,11 +95,24 @@ class Fleet:
             )
             stack.callback(running.stop, grace_s=0)
             experts.adopt()
+            save = self._kept(ready, running, watch)
         except BaseException:
             stack.close()
             raise
         held = {_RAM: min(granted, ready.plan.footprint.total_bytes)}
-        return ServedEngine(running, held, experts, stack)
+        return ServedEngine(running, held, experts, stack, save)
+
+    def _slot_folder(self) -> Path | None:
+        return self.conversations.folder if self.conversations else None
+
+    def _kept(self, ready: Launchable, running: Running, watch: StartWatch) -> Callable[[], None]:
+        """Restore what the model's slots held when it left last; returns what saves it again."""
+        kept = self.conversations
+        if kept is None or running.settings.slot_folder is None:
+            return lambda: None
+        name = state_name(ready.files, running.loaded.build, running.settings)
+        kept.restore(running, name, watch.on_line)
+        return lambda: kept.save(running, name, watch.on_line)
 
     def room(self, pids: Sequence[int]) -> Bytes:
         free = memory().available_bytes + sum(map(_anonymous_bytes, pids))
@@ -107,6 +127,7 @@ class ServedEngine:
     held: Bytes
     experts: ExpertWatch
     resources: ExitStack
+    save: Callable[[], None]
 
     @property
     def url(self) -> str:
@@ -135,6 +156,8 @@ class ServedEngine:
         return work.num_hits, work.num_requests
 
     def stop(self, *, grace_s: float) -> None:
+        if grace_s and self.is_alive():
+            self.save()
         self.running.stop(grace_s=grace_s)
         self.resources.close()
 

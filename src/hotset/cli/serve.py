@@ -128,6 +128,7 @@ def _serve_many(
 ) -> None:
     """The gateway: every model behind one address."""
     from hotset import __version__
+    from hotset.cli.conversations import Conversations
     from hotset.cli.fleet import describe_fleet, fleet_of_config, fleet_of_folders
     from hotset.cli.gateway import run_gateway
     from hotset.cli.screen import note
@@ -159,10 +160,17 @@ def _serve_many(
     )
     validate_gateway_settings(settings)
     check_port(settings.listen_host, settings.listen_port)
+    kept = Conversations(_cache_folder() / "conversations")
+    fleet = replace(fleet, conversations=kept if kept.open() else None)
     note(f"hotset {__version__}")
     for line in describe_fleet(fleet):
         note(line)
     run_gateway(fleet, settings, default)
+
+
+def _cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME")
+    return Path(home or Path.home() / ".cache") / "hotset"
 
 
 def _configured_key(source: KeySource) -> Secret:

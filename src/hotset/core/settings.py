@@ -81,6 +81,7 @@ class Settings:
         checkpoints: context checkpoints per slot (recurrent and window models).
         gpu_layers: blocks placed on the graphics card; None says nothing, 0 none.
         cpu_moe_layers: of those, blocks whose experts stay in RAM.
+        slot_folder: where the engine may save and restore the state of a slot; None: nowhere.
         projector: vision or audio projector file.
         chat_template: a Jinja text that replaces the file's own.
         host, port: where it listens; port 0 takes a free one, read back after the start.
@@ -106,6 +107,7 @@ class Settings:
     checkpoints: int = 0
     gpu_layers: int | None = None
     cpu_moe_layers: int | None = None
+    slot_folder: PurePath | None = None
     projector: PurePath | None = None
     chat_template: str | None = None
     host: str = LOOPBACK

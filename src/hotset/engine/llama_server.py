@@ -107,6 +107,7 @@ class LlamaServerEngine(Engine):
             "--threads": settings.threads or None,
             "--n-gpu-layers": settings.gpu_layers,
             "--n-cpu-moe": settings.cpu_moe_layers,
+            "--slot-save-path": f"{settings.slot_folder}/" if settings.slot_folder else None,
             "--mmproj": settings.projector,
             "--chat-template": settings.chat_template,
         }

@@ -32,6 +32,8 @@ _DEFAULT_RULES = Rules()
 # How often time alone may change something: while somebody waits, and while nobody does.
 _BUSY_TICK_S = 0.1
 _IDLE_TICK_S = 0.5
+# What an engine gets for a polite end.
+_GRACE_S = 5.0
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class EnginePool:
         self._threads = ThreadPoolExecutor(2 * len(offers) + 2, thread_name_prefix="engines")
         self._lives = {id_: Life(id_, self._threads) for id_ in self._offers}
         self._health = Health()
+        self._grace_s = 0.0
         self._numbers = count(1)
         self._seats: dict[int, _Seat] = {}
         self._watchers: list[Callable[[ServedModel], None]] = []
@@ -84,13 +87,13 @@ class EnginePool:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End every engine at once; `close` first lets answers finish."""
+        """End every engine: at once, or politely where `close` has let answers finish."""
         self._scheduler.close()
         self._turn()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(life.end(grace_s=0.0) for life in self._lives.values()))
+        await asyncio.gather(*(life.end(grace_s=self._grace_s) for life in self._lives.values()))
         await self._health.close()
         self._threads.shutdown()
 
@@ -100,6 +103,7 @@ class EnginePool:
         self._turn()
         while any(model.running for model in self._scheduler.models.values()):
             await asyncio.sleep(_BUSY_TICK_S)
+        self._grace_s = _GRACE_S
 
     @property
     def num_busy(self) -> int:
@@ -265,7 +269,7 @@ class EnginePool:
         if life.is_starting:
             life.call_off()  # `_start` reports its end
             return
-        await life.end(grace_s=0.0 if order.is_forced else 5.0)
+        await life.end(grace_s=0.0 if order.is_forced else _GRACE_S)
         self._scheduler.gone(order.model_id, time.monotonic())
         self._turn()
 
