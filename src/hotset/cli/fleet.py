@@ -12,7 +12,8 @@ import psutil
 
 from hotset.cli.conversations import Conversations, state_name
 from hotset.cli.experts import ExpertWatch, watched_store
-from hotset.cli.launching import expanded, launch, prepare, settings_of
+from hotset.cli.launching import expanded, launch, prepare
+from hotset.cli.settings import settings_of
 from hotset.core.errors import ConfigProblem, EngineProblem, FileProblem, MachineProblem
 from hotset.core.units import MIB, format_bytes
 from hotset.gateway.ledger import Bytes

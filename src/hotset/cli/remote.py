@@ -125,7 +125,7 @@ def _age(seconds: float) -> str:
 def _client(url: str | None, api_key_file: Path | None) -> httpx.Client:
     import httpx
 
-    from hotset.cli.launching import key_from
+    from hotset.cli.settings import key_from
 
     key = key_from(api_key_file)
     headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}

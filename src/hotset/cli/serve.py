@@ -92,7 +92,8 @@ def serve(
     leaves when others need its place. The first Ctrl-C lets running answers finish, the second ends
     them.
     """
-    from hotset.cli.launching import key_from, wishes_from
+    from hotset.cli.launching import wishes_from
+    from hotset.cli.settings import key_from
 
     key = key_from(api_key_file)
     wishes = wishes_from(ctx, kv, slots, threads, ram, is_serving=True)
@@ -175,7 +176,7 @@ def _cache_folder() -> Path:
 
 def _configured_key(source: KeySource) -> Secret:
     """A key from where the configuration file says."""
-    from hotset.cli.launching import key_from
+    from hotset.cli.settings import key_from
     from hotset.core.settings import Secret
 
     if source.file:
@@ -199,13 +200,14 @@ def _serve_one(
 ) -> None:
     """One model, loaded at once; its engine answers clients itself."""
     from hotset.cli.experts import watched_store
-    from hotset.cli.launching import describe_plan, launch, prepare, settings_of
+    from hotset.cli.launching import describe_plan, launch, prepare
     from hotset.cli.screen import LoadingLine, note
+    from hotset.cli.settings import settings_of
     from hotset.core.settings import validate_settings
     from hotset.engine.ports import check_port
 
     host, port = where
-    ready = prepare(model, wishes, engine, may_embed=True)
+    ready = prepare(model, wishes, engine, may_embed=True, has_vision=True)
     with watched_store(ready, trace) as (store, experts):
         settings = replace(
             settings_of(ready, chat_template=chat_template, store=store),
