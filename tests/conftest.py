@@ -12,6 +12,8 @@ from enginekit import smollm2
 
 # No test asserts a time: a busy machine would make it fail.
 settings.register_profile("hotset", deadline=None)
+# For tests that look for rare histories: `pytest --hypothesis-profile=long tests/gateway/...`.
+settings.register_profile("long", max_examples=10_000, deadline=None)
 settings.load_profile("hotset")
 
 # Kept between runs: it takes a minute to fill. A changed recipe fills it anew.

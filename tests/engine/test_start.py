@@ -54,6 +54,30 @@ def test_an_engine_that_hangs_is_given_up_once_it_shows_no_sign_of_life(tmp_path
         fake_start(tmp_path, "time.sleep(600)", Patience(idle_s=0.5))
 
 
+def test_a_start_can_be_called_off_from_another_thread_and_leaves_nothing(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    model.touch()
+    cancel, pids, lines = threading.Event(), list[int](), list[str]()
+
+    def hear(line: str) -> None:
+        lines.append(line)
+        cancel.set()
+
+    engine = fake_engine(tmp_path, 'say("on my way"); time.sleep(600)')
+    with pytest.raises(EngineProblem, match=r"model.gguf: the start was called off"):
+        start(
+            engine,
+            settings_for(model, port=free_port()),
+            ENVIRONMENT,
+            on_line=hear,
+            on_pid=pids.append,
+            cancel=cancel,
+        )
+    assert lines == ["on my way"]
+    assert not psutil.pid_exists(pids[0])
+    assert living_descendants() == []
+
+
 def test_an_engine_that_is_busy_without_any_other_sign_is_given_up_later(tmp_path: Path) -> None:
     with pytest.raises(EngineProblem, match="made no progress"):
         fake_start(tmp_path, "while True: pass", Patience(idle_s=0.5, busy_s=1.5))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -305,11 +305,6 @@ def _check_name(path: Path) -> None:
         ) from error
 
 
-def model_id(path: Path) -> str:
-    """How clients name a model: after its file, in small letters, without the shard number."""
-    return re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower()
-
-
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -366,9 +361,12 @@ def launch(
     settings: Settings,
     on_progress: Callable[[Progress], None],
     *,
+    on_line: Callable[[str], None] | None = None,
+    on_pid: Callable[[int], None] | None = None,
+    cancel: threading.Event | None = None,
     is_open: bool = False,
 ) -> Running:
-    """Start the engine. See `hotset.engine.start.start` for what it raises."""
+    """Start the engine. See `hotset.engine.start.start` for the arguments and what it raises."""
     from hotset.engine.start import start
 
     return start(
@@ -376,6 +374,9 @@ def launch(
         settings,
         os.environ,
         on_progress=on_progress,
+        on_line=on_line,
+        on_pid=on_pid,
+        cancel=cancel,
         weights_bytes=ready.spec.n_bytes,
         is_open=is_open,
     )

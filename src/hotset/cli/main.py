@@ -21,6 +21,7 @@ from hotset.cli.doctor import doctor
 from hotset.cli.inspect import inspect
 from hotset.cli.machine import machine
 from hotset.cli.plan import plan
+from hotset.cli.remote import load, logs, ps, unload, why
 from hotset.cli.run import run
 from hotset.cli.screen import settle_streams
 from hotset.cli.serve import serve
@@ -57,7 +58,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, plan, run, serve, doctor, demo, simulate):
+for command in (
+    inspect, plan, run, serve, ps, load, unload, logs, why, doctor, demo, simulate,
+):  # fmt: skip
     app.command()(command)
 for group in (machine, store, trace):
     app.add_typer(group)

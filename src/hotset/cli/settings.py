@@ -37,10 +37,10 @@ def settings_of(
     Raises:
         FileProblem: the template cannot be read.
     """
-    from hotset.cli.launching import model_id
     from hotset.core.placement import ProjectorPlace
     from hotset.core.settings import Settings
     from hotset.engine.llama_server import LlamaServerEngine
+    from hotset.gateway.names import model_id
 
     plan = ready.plan
     # The embedded engine computes on the CPU by itself; there is nothing to tell it.

@@ -66,7 +66,8 @@ def record(
     """
     from hotset.cli.chat import Conversation
     from hotset.cli.experts import watched_store
-    from hotset.cli.launching import launch, prepare, settings_of, through_store, wishes_from
+    from hotset.cli.launching import launch, prepare, through_store, wishes_from
+    from hotset.cli.settings import settings_of
     from hotset.cli.screen import LoadingLine, note
 
     if max_tokens < 1:

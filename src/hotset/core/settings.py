@@ -86,6 +86,7 @@ class Settings:
         cpu_moe_layers: blocks from the first on whose experts stay in RAM.
         cpu_moe_blocks: the same where the blocks are not the first ones; one of the two.
         moe_cache_mib: memory of the card for the engine's own cache of those experts.
+        slot_folder: where the engine may save and restore the state of a slot; None: nowhere.
         projector: vision or audio projector file.
         is_projector_on_card: whether pictures are computed there; only with `gpu_layers`.
         chat_template: a Jinja text that replaces the file's own.
@@ -116,6 +117,7 @@ class Settings:
     cpu_moe_layers: int | None = None
     cpu_moe_blocks: tuple[int, ...] = ()
     moe_cache_mib: int = 0
+    slot_folder: PurePath | None = None
     projector: PurePath | None = None
     is_projector_on_card: bool = True
     chat_template: str | None = None

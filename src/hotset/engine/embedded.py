@@ -107,6 +107,8 @@ def _params(settings: Settings) -> dict[str, object]:
         "cache_ram_mib": settings.prompt_cache_mib,
         "cache_idle_slots": settings.prompt_cache_mib > 0,
         "n_ctx_checkpoints": settings.checkpoints,
+        # The engine joins folder and file name as they are.
+        "slot_save_path": f"{settings.slot_folder}/" if settings.slot_folder else "",
         "chat_template": settings.chat_template or "",
         "hostnames": [settings.host],
         "port": settings.port,

@@ -102,6 +102,8 @@ class LlamaServerEngine(Engine):
             "--log-verbosity": 4,
             "--log-colors": "off",
         }
+        if settings.slot_folder is not None:
+            own["--slot-save-path"] = f"{settings.slot_folder}/"
         if settings.chat_template is not None:
             own["--chat-template"] = settings.chat_template
         words += [word for name, value in own.items() for word in (name, str(value))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,6 +33,9 @@ def start(
     environ: Mapping[str, str],
     *,
     on_progress: Callable[[Progress], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
+    on_pid: Callable[[int], None] | None = None,
+    cancel: threading.Event | None = None,
     patience: Patience | None = None,
     weights_bytes: int = 0,
     is_open: bool = False,
@@ -41,6 +45,9 @@ def start(
     Args:
         environ: the environment to take the engine's from.
         on_progress: called on this thread, several times a second.
+        on_line: called on a thread of its own with each line that the engine prints, ever.
+        on_pid: called on this thread as soon as the engine has a process.
+        cancel: once set, the start is called off.
         patience: limits for a start without progress.
         weights_bytes: size of the weights, for the fraction in `Progress`.
         is_open: leave the endpoints without a key if the settings have none. Otherwise a start
@@ -50,7 +57,7 @@ def start(
         ConfigProblem: settings out of range, or that this engine cannot honour.
         MachineProblem: not enough memory, or the port is taken.
         FileProblem: the engine found the model file damaged.
-        EngineProblem: anything else that kept it from answering.
+        EngineProblem: anything else that kept it from answering, `cancel` among it.
 
     Whatever ends this call early, Ctrl-C included, leaves no process behind.
     """
@@ -63,15 +70,23 @@ def start(
         check_port(settings.host, settings.port)
     began = time.monotonic()
     watch = Watch(patience or Patience(), weights_bytes)
+
+    def hear(line: str) -> None:
+        watch.on_line(line)
+        if on_line:
+            on_line(line)
+
     try:
-        process = EngineProcess(launch.argv, launch.env, launch.stdin, watch.on_line)
+        process = EngineProcess(launch.argv, launch.env, launch.stdin, hear)
     except OSError as error:
         raise MachineProblem(
             f"the engine's process cannot be made: {error.strerror};"
             " close other programs, or raise the limit (`ulimit -a` shows them)"
         ) from error
     try:
-        url = _await_ready(process, watch, settings, build, on_progress)
+        if on_pid:
+            on_pid(process.pid)
+        url = _await_ready(process, watch, settings, build, on_progress, cancel)
     except BaseException:
         process.end(grace_s=0)
         raise
@@ -85,6 +100,7 @@ def _await_ready(
     settings: Settings,
     build: str,
     on_progress: Callable[[Progress], None] | None,
+    cancel: threading.Event | None,
 ) -> str:
     """Poll until the health endpoint says yes. Returns the address."""
     import httpx
@@ -100,6 +116,8 @@ def _await_ready(
             port = listening_port(process.pid, settings.port)
             if port and _is_healthy(client, url := _url(settings.host, port)):
                 return url
+            if cancel and cancel.is_set():
+                raise EngineProblem(f"{model}: the start was called off")
             stalled = watch.look(process)
             if stalled:
                 raise EngineProblem(

@@ -1,0 +1,1 @@
+"""What the gateway adds between a client and an engine."""

@@ -1,0 +1,1 @@
+"""How clients talk: OpenAI, Anthropic, llama.cpp. Each dialect is one file."""

@@ -1,0 +1,214 @@
+"""From a client's HTTP request to a call: the body, the model's name, the dialect's checks."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers, QueryParams
+from starlette.types import Receive, Scope
+
+from hotset.core.errors import ClientProblem
+from hotset.gateway.dialects.base import encode
+from hotset.gateway.dialects.failure import BadRequest
+from hotset.gateway.endpoints import RAW, Endpoint
+from hotset.gateway.pool import Capability, Pool, Reach, ServedModel
+from hotset.gateway.relay import Call
+
+__all__ = [
+    "ClientGone",
+    "make_call",
+    "make_raw_call",
+    "query_of",
+    "read_body",
+    "read_json",
+    "resolve",
+    "split_upstream",
+]
+
+_FORM_MODEL = re.compile(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,300})\r\n')
+# Of the client's headers an engine gets these; neither keys nor cookies, and not
+# `X-Conversation-Id`, with which llama.cpp goes on computing after the client has left.
+_PASSED = ("content-type", "accept", "user-agent")
+_WHAT = {
+    Capability.CHAT: "chat",
+    Capability.EMBEDDING: "make embeddings",
+    Capability.RERANK: "rerank",
+    Capability.VISION: "see images",
+}
+
+
+class ClientGone(Exception):
+    """The client left before its request was complete; nobody is there to be told."""
+
+
+async def read_body(receive: Receive, headers: Headers, max_bytes: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        ClientProblem: 413.
+        ClientGone: the connection ended first.
+    """
+    stated = headers.get("content-length", "")
+    num_bytes = int(stated) if stated.isascii() and stated.isdigit() else 0
+    parts: list[bytes] = []
+    while num_bytes <= max_bytes:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        num_bytes = sum(map(len, parts)) if len(parts) > 1 else len(parts[0])
+        if not message.get("more_body", False):
+            break
+    if num_bytes > max_bytes:
+        raise ClientProblem(
+            f"the request's body has {num_bytes} bytes or more; at most {max_bytes} are taken", 413
+        )
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def read_json(data: bytes) -> dict[str, Any]:
+    """The body as an object, whatever content type it was sent with.
+
+    Raises:
+        BadRequest: not JSON, or not an object.
+    """
+    try:
+        body = json.loads(data, parse_constant=_no_constant)
+    except RecursionError:
+        raise BadRequest("the body is nested too deeply", code="invalid_json") from None
+    except ValueError as error:
+        raise BadRequest(f"the body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object", code="invalid_json")
+    return body
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def resolve(pool: Pool, name: object) -> ServedModel:
+    """The model that a request means; without a name, the only one or the pool's default.
+
+    Raises:
+        BadRequest: no name, and several models; or it is not a text.
+        ClientProblem: 404.
+    """
+    if name is not None and not isinstance(name, str):
+        raise BadRequest("must be a text", "model")
+    if name:
+        return pool.resolve(name)
+    models = pool.models()
+    if len(models) == 1:
+        return models[0]
+    try:
+        return pool.resolve("")
+    except ClientProblem:
+        known = ", ".join(model.id for model in models) or "none"
+        raise BadRequest(
+            f"is missing; name one of: {known}", "model", code="model_missing"
+        ) from None
+
+
+def make_call(
+    pool: Pool, endpoint: Endpoint, data: bytes, headers: Headers, request_id: str, client: str
+) -> Call:
+    """A checked call.
+
+    Raises:
+        ClientProblem: it cannot be served as sent.
+    """
+    if endpoint.is_multipart:
+        found = _FORM_MODEL.search(data)
+        name = found[1].decode(errors="replace") if found else None
+        model = resolve(pool, name)
+        return Call(
+            request_id=request_id,
+            endpoint=endpoint,
+            model=model,
+            asked=name or model.id,
+            body=data,
+            headers=_passed(headers),
+            client=client,
+        )
+    body = read_json(data)
+    model = resolve(pool, body.get("model"))
+    _check_capability(pool, endpoint, model)
+    dialect = endpoint.dialect
+    wants_usage = dialect.wants_usage(body)
+    has_vision = Capability.VISION in model.capabilities
+    if dialect.prepare(body, has_vision=has_vision):
+        data = encode(body)
+    other = dialect.rearranged(body)
+    return Call(
+        request_id=request_id,
+        endpoint=endpoint,
+        model=model,
+        asked=body.get("model") or model.id,
+        body=data,
+        other_body=None if other is None else encode(other),
+        headers=(("Content-Type", "application/json"),),
+        is_stream=body.get("stream") is True,
+        wants_usage=wants_usage,
+        has_tools=bool(body.get("tools")) and body.get("tool_choice") != "none",
+        client=client,
+    )
+
+
+def _check_capability(pool: Pool, endpoint: Endpoint, model: ServedModel) -> None:
+    needed = endpoint.needs
+    if needed is None or needed in model.capabilities:
+        return
+    able = [m.id for m in pool.models() if needed in m.capabilities]
+    others = f"; these can: {', '.join(able)}" if able else "; no served model can"
+    raise BadRequest(f"'{model.id}' cannot {_WHAT[needed]}{others}", "model", code="not_supported")
+
+
+def _passed(headers: Headers) -> tuple[tuple[str, str], ...]:
+    return tuple((name, headers[name]) for name in _PASSED if name in headers)
+
+
+def make_raw_call(
+    model: ServedModel, target: str, scope: Scope, data: bytes, request_id: str, client: str
+) -> Call:
+    """A call that is passed on as it is. Reading never loads a model, anything else may."""
+    is_reading = scope["method"] in ("GET", "HEAD")
+    headers = Headers(scope=scope)
+    return Call(
+        request_id=request_id,
+        endpoint=Endpoint(
+            name="upstream",
+            target=target,
+            dialect=RAW,
+            reach=Reach.READY if is_reading else Reach.ANY,
+            is_light=is_reading,
+        ),
+        model=model,
+        asked=model.id,
+        body=data,
+        headers=_passed(headers),
+        method=scope["method"],
+        client=client,
+    )
+
+
+def split_upstream(pool: Pool, path: str) -> tuple[ServedModel, str]:
+    """Model and remaining path of `/upstream/MODEL/PATH`; names may have slashes.
+
+    Raises:
+        ClientProblem: 404.
+    """
+    names = {name: m for m in pool.models() for name in (*m.aliases, m.id)}
+    segments = path.split("/")
+    for length in range(len(segments), 0, -1):
+        name = unquote("/".join(segments[:length]))
+        if name in names:
+            return names[name], "/" + "/".join(segments[length:])
+    return pool.resolve(unquote(segments[0])), "/" + "/".join(segments[1:])
+
+
+def query_of(scope: Scope) -> QueryParams:
+    return QueryParams(scope.get("query_string", b""))
