@@ -29,7 +29,7 @@ from hotset.core.units import MIB
 from hotset.engine.embedded import EmbeddedEngine
 from hotset.gguf.synth import Dims, Locality
 
-__all__ = ["main"]
+__all__ = ["cache_folder", "end_by_signal", "main"]
 
 _QUICK_RESERVE_MIB = 100
 _QUICK_EFFORT = Effort(tokens=24, seconds=2.0, prefills=(512,))
@@ -66,7 +66,7 @@ class _Setup:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns the exit code."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _end)  # so that memory groups are removed then, too
+    signal.signal(signal.SIGTERM, end_by_signal)  # so that memory groups are removed then, too
     try:
         return _run(options, _setup(options))
     except HotsetError as problem:
@@ -76,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _end(number: int, _: FrameType | None) -> None:
+def end_by_signal(number: int, _: FrameType | None) -> None:
+    """A signal's handler: leave by an exception, so that memory groups are removed."""
     sys.exit(128 + number)
 
 
@@ -179,7 +180,8 @@ def _setup(options: argparse.Namespace) -> _Setup:
     )
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Where models are kept unless --folder says otherwise."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "hotset" / "benchmarks"
 
@@ -217,7 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--readers", type=int, help="threads of the store that read")
     parser.add_argument("--no-repacked", action="store_true", help="leave that variant out")
-    parser.add_argument("--folder", type=Path, default=_cache_folder(), help="for the models")
+    parser.add_argument("--folder", type=Path, default=cache_folder(), help="for the models")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all measurements")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="decode rates as SVG")
     return parser

@@ -58,6 +58,7 @@ class Running:
     Attributes:
         start_s: from the start of the process to readiness.
         resident_bytes: of the model file, in the page cache when it was ready.
+        holds_all: the store has room for every expert.
     """
 
     child: subprocess.Popen[str]
@@ -66,6 +67,7 @@ class Running:
     page: Path | None
     start_s: float
     resident_bytes: int
+    holds_all: bool = False
 
     def prefill(self, prompt: Sequence[int], *, slot: int = 0) -> float:
         """Read a prompt; seconds by the engine's own clock."""
@@ -151,7 +153,8 @@ def running(
                     raise EngineProblem(f"{variant.label}: no start: {_last_lines(log)}")
                 with httpx.Client(base_url=address, timeout=_TIMEOUT_S) as client:
                     resident = pagecache.resident_bytes(model.path)
-                    yield Running(child, client, group, page, start_s, resident)
+                    holds_all = (variant.store_bytes or 0) >= model.expert_bytes
+                    yield Running(child, client, group, page, start_s, resident, holds_all)
             except EngineProblem as problem:
                 raise EngineProblem(f"{problem.message}; its log: {_last_lines(log)}") from problem
             finally:
@@ -191,8 +194,9 @@ def _store(
         return None, environment
     native, plugin = _native()
     settings = child_settings(
-        native, plugin, [model.path], ram_bytes=variant.store_bytes, counters=page
-    )
+        native, plugin, [model.path], ram_bytes=variant.store_bytes, read_first=[model.needed],
+        counters=page,
+    )  # fmt: skip
     if readers is not None:
         environment["HOTSET_READERS"] = str(readers)
     return str(plugin), environment | dict(settings.environment)

@@ -34,16 +34,17 @@ class Names:
     """Whether the swap limit is one for memory and swap together."""
     peak: str
     anonymous: str
-    """In `memory.stat`."""
+    """In `memory.stat`, as is `cached`."""
+    cached: str
     empty: str
     """Written to give back the page cache; none in version 2, which does so on removal."""
 
 
 _V1 = Names(
     "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", True,
-    "memory.max_usage_in_bytes", "total_rss", "memory.force_empty",
+    "memory.max_usage_in_bytes", "total_rss", "total_cache", "memory.force_empty",
 )  # fmt: skip
-_V2 = Names("memory.max", "memory.swap.max", False, "memory.peak", "anon", "")
+_V2 = Names("memory.max", "memory.swap.max", False, "memory.peak", "anon", "file", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,15 @@ class MemoryGroup:
 
     def anonymous_bytes(self) -> int:
         """Memory that belongs to no file, now."""
+        return self._stat(self.names.anonymous)
+
+    def cached_bytes(self) -> int:
+        """Pages of files that the group brought in, now."""
+        return self._stat(self.names.cached)
+
+    def _stat(self, name: str) -> int:
         lines = (self.path / "memory.stat").read_text().splitlines()
-        return int(dict(line.split() for line in lines)[self.names.anonymous])
+        return int(dict(line.split() for line in lines)[name])
 
 
 def find_parent(root: Path = Path("/")) -> tuple[Path, Names]:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hotset.gguf.reader import read_header
+from hotset.gguf.ranges import ByteRange, ranges_beside_experts
+from hotset.gguf.shards import open_model
 from hotset.gguf.synth import Dims, Locality, Mix, write_sized
 
 __all__ = ["DIMS", "FEW_USED", "MIXES", "QUICK_DIMS", "BenchModel", "few_experts", "prepare"]
@@ -41,6 +42,7 @@ class BenchModel:
     Attributes:
         matrices: (offset, bytes) of every expert matrix in the file.
         n_layers, n_used: of the model; n_vocab: its tokens.
+        needed: the ranges of the file that are no experts.
     """
 
     path: Path
@@ -52,6 +54,7 @@ class BenchModel:
     n_layers: int
     n_used: int
     n_vocab: int
+    needed: tuple[ByteRange, ...]
 
     @property
     def other_bytes(self) -> int:
@@ -70,7 +73,8 @@ def prepare(folder: Path, mix: str, locality: Locality, dims: Dims) -> BenchMode
     path = folder / name
     if not path.exists():
         write_sized("qwen3moe", path, dims, MIXES[mix], locality=locality)
-    header = read_header(path)
+    file = open_model(path)
+    header = file.headers[0]
     matrices = [
         (tensor.offset_bytes + i * (tensor.n_bytes // dims.n_experts),
          tensor.n_bytes // dims.n_experts)
@@ -79,7 +83,7 @@ def prepare(folder: Path, mix: str, locality: Locality, dims: Dims) -> BenchMode
     ]  # fmt: skip
     return BenchModel(
         path, mix, locality, header.file_bytes, sum(n for _, n in matrices), tuple(matrices),
-        dims.n_layers, dims.n_used, dims.n_vocab,
+        dims.n_layers, dims.n_used, dims.n_vocab, ranges_beside_experts(file, dims.n_layers)[0],
     )  # fmt: skip
 
 

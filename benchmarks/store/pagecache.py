@@ -14,7 +14,7 @@ from pathlib import Path
 from hotset.core.errors import MachineProblem
 from hotset.core.units import format_bytes
 
-__all__ = ["drop", "read_rate", "resident_bytes"]
+__all__ = ["drop", "read_rate", "resident_bytes", "resident_pages"]
 
 _READERS = 6
 _READ_S = 1.5
@@ -43,7 +43,12 @@ def drop(path: Path) -> None:
 
 
 def resident_bytes(path: Path) -> int:
-    """How much of the file is in the page cache, whoever brought it there (mincore)."""
+    """How much of the file is in the page cache, whoever brought it there."""
+    return sum(resident_pages(path)) * mmap.PAGESIZE
+
+
+def resident_pages(path: Path) -> bytes:
+    """For each page of the file, 1 if it is in the page cache, else 0 (mincore)."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     with path.open("rb") as file:
@@ -57,7 +62,7 @@ def resident_bytes(path: Path) -> int:
             del first
     if failed:
         raise MachineProblem(f"{path}: mincore: {os.strerror(ctypes.get_errno())}")
-    return bytes(pages).translate(bytes(i & 1 for i in range(256))).count(1) * mmap.PAGESIZE
+    return bytes(pages).translate(bytes(i & 1 for i in range(256)))
 
 
 def read_rate(path: Path, matrices: Sequence[tuple[int, int]], seed: str) -> float:

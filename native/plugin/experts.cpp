@@ -2,17 +2,18 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "counters.h"
 #include "host.h"
+#include "mapping.h"
 
 namespace hotset {
 
@@ -71,50 +72,11 @@ std::string group_of(const Tensor* weights) {
 
 std::string name_of(const std::string& group) { return group.substr(0, group.find('/')); }
 
-struct Mapping {
-    uintptr_t begin, end;
-    uint64_t offset;
-    std::string path;
-};
-
-std::vector<Mapping> read_mappings() {
-    std::vector<Mapping> mappings;
-    std::FILE* maps = std::fopen("/proc/self/maps", "re");
-    char* line = nullptr;
-    size_t capacity = 0;
-    while (maps != nullptr && getline(&line, &capacity, maps) > 0) {
-        unsigned long begin, end, offset;
-        int at_path = 0;
-        if (std::sscanf(line, "%lx-%lx %*s %lx %*s %*s %n", &begin, &end, &offset, &at_path) == 3 &&
-            line[at_path] == '/') {
-            std::string path = line + at_path;
-            path.erase(path.find_last_not_of('\n') + 1);
-            mappings.push_back({begin, end, offset, std::move(path)});
-        }
-    }
-    std::free(line);
-    if (maps != nullptr) {
-        std::fclose(maps);
-    }
-    return mappings;
-}
-
-const Mapping* mapping_of(const std::vector<Mapping>& mappings, const void* data) {
-    const auto address = reinterpret_cast<uintptr_t>(data);
-    for (const Mapping& mapping : mappings) {
-        if (address >= mapping.begin && address < mapping.end) {
-            return &mapping;
-        }
-    }
-    return nullptr;
-}
-
 // Gives the store one layer per group, its parts in the order in which they were added. The shards
 // of a model are buffers of their own, so a layer may lie in two; a name that comes again belongs
 // to another model.
 bool add_layers(hotset_store* store, const std::vector<Matrix>& matrices,
-                std::map<const void*, Place>& places) {
-    const std::vector<Mapping> mappings = read_mappings();
+                const std::vector<Mapping>& mappings, std::map<const void*, Place>& places) {
     std::map<std::pair<uint32_t, std::string>, std::vector<const Matrix*>> groups;
     std::map<std::string, uint32_t> num_seen;
     for (const Matrix& matrix : matrices) {
@@ -146,6 +108,22 @@ bool add_layers(hotset_store* store, const std::vector<Matrix>& matrices,
                            members[0]->num_experts, expert_bytes);
         for (uint32_t part = 0; part < num_parts; ++part) {
             places[members[part]->data] = {layer, part, num_parts, 0, {}};
+        }
+    }
+    return true;
+}
+
+// The store opens files by name. Between the engine's mapping and that, a name can have been given
+// to another file.
+bool check_files(const std::vector<Matrix>& matrices, const std::vector<Mapping>& mappings) {
+    std::set<std::string> checked;
+    for (const Matrix& matrix : matrices) {
+        const Mapping* mapping = mapping_of(mappings, matrix.data);
+        if (checked.insert(mapping->path).second && !still_names_its_file(*mapping)) {
+            const size_t at_mark = mapping->path.find(" (deleted)"); // the kernel's
+            say("expert store: %s: was replaced during the start; start again",
+                mapping->path.substr(0, at_mark).c_str());
+            return false;
         }
     }
     return true;
@@ -196,11 +174,15 @@ bool experts_open() {
     hotset_store* store = hotset_store_new();
     counters_begin(store);
     std::map<const void*, Place> places;
-    bool opened = add_layers(store, experts->matrices, places);
+    const std::vector<Mapping> mappings = read_mappings();
+    bool opened = add_layers(store, experts->matrices, mappings, places) &&
+                  check_files(experts->matrices, mappings);
     if (opened && hotset_store_open(store, &config) != 0) {
         say("expert store: %s", hotset_store_error(store));
         opened = false;
     }
+    // Again, now that the store has them open: nothing can come between any more.
+    opened = opened && check_files(experts->matrices, mappings);
     if (!opened) {
         hotset_store_free(store);
         return false;

@@ -4,10 +4,17 @@
 // and advice to read it ahead is answered with success and not passed on. Everything else goes to
 // the kernel unchanged. The functions call the kernel directly: they must work before any other
 // library is ready, and need no memory.
+//
+// HOTSET_READ_FIRST has a field for each of these files, in the same order and separated by colons:
+// what of the file is needed whatever happens, as "begin-end" in bytes, separated by commas. These
+// ranges are read ahead when the file is mapped. A page of them that is missing nevertheless is
+// read alone: around it the kernel would read megabytes of experts.
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
@@ -18,7 +25,7 @@
 
 namespace {
 
-constexpr size_t MAX_RANGES = 256; // mapped shards at one time
+constexpr size_t MAX_RANGES = 1024; // mapped shards, as many as a model may have
 
 // A mapped range of a listed file. `end` is 0 where the entry is free; written after `begin`.
 struct Range {
@@ -29,13 +36,20 @@ struct Range {
 constinit Range ranges[MAX_RANGES] = {};
 constinit std::atomic<size_t> num_ranges{0};
 
-bool is_listed(int file) {
+constexpr int NOT_LISTED = -1;
+
+// How much is asked for at once. The kernel cuts one advice off at the disk's read-ahead window
+// (force_page_cache_ra in mm/readahead.c), which is 128 KiB unless somebody has set it.
+constexpr uint64_t READ_AHEAD_BYTES = 128 << 10;
+
+// The number of the field that names the file, or NOT_LISTED.
+int place_in_list(int file) {
     const char* list = std::getenv("HOTSET_NO_PREFETCH");
     struct stat mapped;
     if (list == nullptr || file < 0 || fstat(file, &mapped) != 0) {
-        return false;
+        return NOT_LISTED;
     }
-    while (*list != '\0') {
+    for (int place = 0; *list != '\0'; ++place) {
         const char* end = strchrnul(list, ':');
         char path[PATH_MAX];
         const size_t length = end - list;
@@ -45,12 +59,12 @@ bool is_listed(int file) {
             path[length] = '\0';
             if (stat(path, &named) == 0 && named.st_dev == mapped.st_dev &&
                 named.st_ino == mapped.st_ino) {
-                return true;
+                return place;
             }
         }
         list = *end == '\0' ? end : end + 1;
     }
-    return false;
+    return NOT_LISTED;
 }
 
 void remember(void* address, size_t size) {
@@ -73,20 +87,53 @@ bool is_remembered(const void* address) {
     return false;
 }
 
+// Reads ahead what field `place` of HOTSET_READ_FIRST names, in a mapping of the file from `offset`
+// on. Ends quietly at anything that is no range: the mapping is as good without.
+void read_first(int place, char* mapped, size_t size, uint64_t offset) {
+    const char* text = std::getenv("HOTSET_READ_FIRST");
+    for (; text != nullptr && place > 0; --place) {
+        text = std::strchr(text, ':');
+        text = text != nullptr ? text + 1 : nullptr;
+    }
+    const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    while (text != nullptr && *text >= '0' && *text <= '9') {
+        char* rest;
+        uint64_t begin = std::strtoull(text, &rest, 10);
+        if (*rest != '-') {
+            return;
+        }
+        uint64_t end = std::strtoull(rest + 1, &rest, 10);
+        begin = std::max(begin, offset) / page_bytes * page_bytes;
+        end = std::min(end, offset + size);
+        if (begin < end) {
+            // Each range by itself: what lies between them keeps the kernel's usual ways.
+            syscall(SYS_madvise, mapped + (begin - offset), end - begin, MADV_RANDOM);
+            for (; begin < end; begin += READ_AHEAD_BYTES) {
+                syscall(SYS_madvise, mapped + (begin - offset),
+                        std::min(READ_AHEAD_BYTES, end - begin), MADV_WILLNEED);
+            }
+        }
+        text = *rest == ',' ? rest + 1 : nullptr;
+    }
+}
+
 } // namespace
 
 extern "C" {
 
 [[gnu::visibility("default")]] void* mmap(void* address, size_t size, int protection, int flags,
                                           int file, off_t offset) noexcept {
-    const bool listed = (flags & MAP_ANONYMOUS) == 0 && is_listed(file);
-    if (listed) {
+    const int place = (flags & MAP_ANONYMOUS) == 0 ? place_in_list(file) : NOT_LISTED;
+    if (place != NOT_LISTED) {
         flags &= ~MAP_POPULATE;
     }
     const long result = syscall(SYS_mmap, address, size, protection, flags, file, offset);
     auto* mapped = reinterpret_cast<void*>(result);
-    if (listed && mapped != MAP_FAILED) {
+    if (place != NOT_LISTED && mapped != MAP_FAILED) {
         remember(mapped, size);
+        const int before = errno;
+        read_first(place, static_cast<char*>(mapped), size, static_cast<uint64_t>(offset));
+        errno = before;
     }
     return mapped;
 }
@@ -119,7 +166,7 @@ extern "C" {
 
 [[gnu::visibility("default")]] int posix_fadvise(int file, off_t offset, off_t size,
                                                  int advice) noexcept {
-    if (advice == POSIX_FADV_WILLNEED && is_listed(file)) {
+    if (advice == POSIX_FADV_WILLNEED && place_in_list(file) != NOT_LISTED) {
         return 0;
     }
     const int before = errno;

@@ -42,7 +42,7 @@ std::string File::changed() const {
     }
     if (static_cast<uint64_t>(info.st_size) != size_bytes || info.st_mtim.tv_sec != changed_s ||
         info.st_mtim.tv_nsec != changed_ns) {
-        return failure(path, "changed while in use");
+        return failure(path, "changed while in use; start again");
     }
     return {};
 }
@@ -73,11 +73,8 @@ std::string File::read(char* memory, uint64_t offset, uint64_t size, ReadFunctio
         }
         at += static_cast<uint64_t>(got);
         moved += static_cast<uint64_t>(got);
-        if (at < offset + size && at % BLOCK_BYTES != 0) {
-            // A short direct read may end off a block; go on from the block it ended in.
-            moved -= at % BLOCK_BYTES;
-            at = block_floor(at);
-            file = buffered;
+        if (at % BLOCK_BYTES != 0) {
+            file = buffered; // a direct read cannot begin there
         }
     }
     if (file == buffered) {

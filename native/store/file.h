@@ -32,11 +32,12 @@ public:
     std::string read(char* memory, uint64_t offset, uint64_t size, ReadFunction function,
                      void* context, uint64_t& moved) const;
 
+    // Empty while the file is as it was when it was opened, else what is wrong.
+    std::string changed() const;
+
     const std::string path;
 
 private:
-    std::string changed() const;
-
     int direct = -1; // -1 where the file system has no direct reads
     int buffered = -1;
     uint64_t size_bytes = 0;

@@ -53,6 +53,7 @@ struct Part {
 
 struct Layer {
     std::vector<Part> parts;
+    std::vector<const File*> files; // of the parts, each once
     uint32_t num_experts;
     Pool* pool;
     uint32_t index;      // in the store

@@ -116,6 +116,7 @@ int hotset_store_add_layer(hotset_store* store, const hotset_part* parts, uint32
         return -1;
     }
     Layer layer{.parts = {},
+                .files = {},
                 .num_experts = num_experts,
                 .pool = nullptr,
                 .index = static_cast<uint32_t>(store->layers.size()),
@@ -128,6 +129,9 @@ int hotset_store_add_layer(hotset_store* store, const hotset_part* parts, uint32
             file = std::make_unique<File>(parts[part].path);
         }
         layer.parts.push_back({file.get(), parts[part].offset, parts[part].expert_bytes});
+        if (std::ranges::find(layer.files, file.get()) == layer.files.end()) {
+            layer.files.push_back(file.get());
+        }
         sizes.push_back(parts[part].expert_bytes);
     }
     for (const auto& pool : store->pools) {
@@ -222,7 +226,16 @@ std::unique_ptr<hotset_lease> hotset_store::new_lease() {
 hotset_lease* hotset_store::acquire(const Layer& layer, const int32_t* experts, size_t n,
                                     uint32_t parts, uint32_t num_tokens, bool wait) {
     Pool& pool = *layer.pool;
+    // Also where all is in memory: the engine maps the rest of the same file, and sees it change.
+    std::string changed;
+    for (const File* file : layer.files) {
+        changed = changed.empty() ? file->changed() : changed;
+    }
     std::unique_lock lock(mutex);
+    if (!changed.empty()) {
+        fail(std::move(changed));
+        return nullptr;
+    }
     if (n > pool.arena.num_slots) {
         fail(std::to_string(n) + " experts asked for at once, but the memory holds " +
              std::to_string(pool.arena.num_slots));

@@ -14,7 +14,7 @@ from hotset.core.families import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-COMMANDS = ("inspect", "run", "serve", "doctor", "demo")
+COMMANDS = ("inspect", "plan", "run", "serve", "doctor", "demo")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 MODULE_ROW = re.compile(r"^\| (`[\w./]+`(?:, `[\w./]+`)*) \|", re.MULTILINE)
 

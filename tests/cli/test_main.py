@@ -11,7 +11,7 @@ import pytest
 from clikit import COMMAND, assert_refused, environment, hotset
 from hotset import __version__
 
-NAMES = ("inspect", "run", "serve", "doctor", "demo", "store")
+NAMES = ("inspect", "plan", "run", "serve", "doctor", "demo", "machine", "store")
 
 
 def test_the_version_is_the_packages(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ STORE = ExpertStore(
     server_environment={},
     server_arguments=(),
 )
+CARDS: dict[str, object] = {"gpu_layers": 9, "devices": ("CUDA0", "CUDA1")}
 VALID = Settings(model=PurePath("model.gguf"), alias="model", context_tokens=4096)
 
 
@@ -49,6 +50,18 @@ def test_the_plain_start_is_valid_with_every_kv_type() -> None:
         ({"ubatch_tokens": 4096}, "ubatch_tokens is 4096, more than batch_tokens 2048"),
         ({"flash_attention": "off", "kv_type_v": "q8_0"}, "needs flash attention"),
         ({"cpu_moe_layers": 3}, "cpu_moe_layers is 3 without gpu_layers"),
+        ({"cpu_moe_blocks": (3,)}, "cpu_moe_blocks is (3,) without gpu_layers"),
+        ({"devices": ("CUDA0",)}, "devices is ('CUDA0',) without gpu_layers"),
+        ({"device_layers": (3,)}, "device_layers is (3,) without gpu_layers"),
+        ({**CARDS, "cpu_moe_layers": 2, "cpu_moe_blocks": (3,)}, "so give one"),
+        ({**CARDS, "moe_cache_mib": 9}, "moe_cache_mib is 9 without experts in RAM"),
+        ({"moe_cache_mib": -1}, "moe_cache_mib is -1"),
+        (
+            {**CARDS, "cpu_moe_layers": 2, "moe_cache_mib": 9, "expert_store": STORE},
+            "moe_cache_mib is 9 with the expert store",
+        ),
+        ({**CARDS, "device_layers": (9,)}, "device_layers has 1 numbers for 2 devices"),
+        ({**CARDS, "device_layers": (9, 9)}, "device_layers make 18 together, but gpu_layers is 9"),
         ({"load_mode": "none", "expert_store": STORE}, "load_mode is 'none' with the expert store"),
         ({"host": "0.0.0.0"}, "which other machines can reach; give an API key"),
         ({"host": "127.0.0.1.example.com"}, "which other machines can reach"),
@@ -74,6 +87,7 @@ def test_what_is_out_of_range_is_named_with_its_value_and_the_remedy(
         {"flash_attention": "off", "kv_type_v": "bf16", "kv_type_k": "q8_0"},
         {"gpu_layers": 10, "cpu_moe_layers": 3},
         {"gpu_layers": 0, "cpu_moe_layers": 0},
+        {**CARDS, "device_layers": (4, 5), "cpu_moe_blocks": (1, 7), "moe_cache_mib": 100},
     ],
 )
 def test_what_has_a_meaning_is_allowed(changes: dict[str, object]) -> None:

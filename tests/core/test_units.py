@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotset.core.errors import ConfigProblem
-from hotset.core.units import GIB, KIB, MIB, format_bytes, format_count, parse_bytes
+from hotset.core.units import GIB, KIB, MIB, format_bytes, format_count, format_rate, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,23 @@ def test_a_size_is_written_in_the_unit_people_expect(n_bytes: int, text: str) ->
 
 def test_counts_have_their_thousands_apart() -> None:
     assert format_count(262144) == "262,144"
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (960 * 10**9, "960 GB/s"),
+        (1792 * 10**9, "1,792 GB/s"),
+        (31_500_000_000, "32 GB/s"),
+        (3_100_000_000, "3.1 GB/s"),
+        (450_000_000, "450 MB/s"),
+    ],
+)
+def test_rates_are_decimal_with_a_decimal_where_it_tells_something(rate: int, text: str) -> None:
+    assert format_rate(rate) == text
+
+
+def test_a_size_of_absurd_length_is_refused_and_decimals_are_exact() -> None:
+    with pytest.raises(ConfigProblem, match="is no size"):
+        parse_bytes("9" * 400 + "GiB", what="x")
+    assert parse_bytes("1.001MB", what="x") == 1_001_000

@@ -24,9 +24,10 @@ from ggufkit import (
     write_shards,
 )
 from hotset.core.errors import FileProblem
+from hotset.core.placement import Projector
 from hotset.gguf.kinds import Kind, kind_of
 from hotset.gguf.library import Entry, find_projectors, list_models
-from hotset.gguf.projectors import projector_width
+from hotset.gguf.projectors import projector_sizes, projector_width
 from hotset.gguf.shards import open_model
 
 
@@ -411,3 +412,20 @@ def test_a_file_that_is_no_model_at_all_still_lists_the_others(tmp_path: Path) -
         ("pipe.gguf", "none", "is a pipe or a device, not a G"),
         ("x.gguf", "chat model", ""),
     ]
+
+
+def test_a_projector_takes_its_weights_and_the_buffers_of_one_picture(tmp_path: Path) -> None:
+    def sizes(**keys: int) -> Projector:
+        file = projector("qwen3vl_merger")
+        for key, value in keys.items():
+            file = file.with_key(f"clip.vision.{key}", number("u32", value))
+        return projector_sizes(open_model(file.write(tmp_path / "mmproj.gguf")))
+
+    full = {"embedding_length": 64, "feed_forward_length": 256, "image_size": 224, "patch_size": 16}
+    usual = sizes(**full)
+    assert usual.n_bytes == sum(t.n_bytes for t in open_model(tmp_path / "mmproj.gguf").tensors)
+    assert usual.total_bytes > usual.n_bytes
+    assert sizes(**full | {"feed_forward_length": 512}).compute_bytes > usual.compute_bytes
+    assert sizes(**full | {"image_size": 4096}).compute_bytes > usual.compute_bytes
+    unknown = sizes(embedding_length=64)
+    assert unknown.compute_bytes == sizes(**full | {"patch_size": 0}).compute_bytes

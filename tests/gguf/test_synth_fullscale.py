@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hotset.core.errors import ConfigProblem
+from hotset.gguf.shards import open_model
+from hotset.gguf.spec import model_spec
 from hotset.gguf.synth import FAMILIES, MIXES, REAL_MODELS, write_fullscale
+from hotset.gguf.synth.fullscale import fullscale_spec
 from synthkit import read_gguf
 
 # Parameters in billions, as the makers publish them or llama.cpp logs them. Independent of the
@@ -87,3 +91,13 @@ def test_unknown_models_and_mixes_are_refused_with_the_known_ones(tmp_path: Path
         write_fullscale("gpt-9", tmp_path / "m.gguf")
     with pytest.raises(ConfigProblem, match="mix 'Q9': unknown; known are Q4_0"):
         write_fullscale("olmoe-1b-7b", tmp_path / "m.gguf", mix="Q9")
+
+
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "gemma-4-26b-a4b", "qwen3.8-flash-next"])
+def test_a_models_numbers_are_those_of_its_file_without_a_file(tmp_path: Path, model: str) -> None:
+    path = write_fullscale(model, tmp_path / "m.gguf", mix="IQ4_XS")
+    read = model_spec(open_model(path))
+    direct = fullscale_spec(model, mix="IQ4_XS")
+    assert replace(read, has_vocabulary=False, has_chat_template=False) == direct
+    with pytest.raises(ConfigProblem, match="unknown"):
+        fullscale_spec("gpt-9")

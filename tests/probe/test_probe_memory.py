@@ -9,14 +9,7 @@ import pytest
 
 from hotset.core.units import GIB, MIB
 from hotset.probe.memory import memory
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
+from sysfskit import write
 
 
 def version_2(path: str, limit: int | str, current: int = 0, inactive: int = 0) -> dict[str, str]:
@@ -91,3 +84,61 @@ def test_a_limit_beyond_the_machine_is_none(tmp_path: Path) -> None:
 def test_a_group_that_is_over_its_limit_leaves_nothing_not_less(tmp_path: Path) -> None:
     files = version_2("", 100 * MIB, 200 * MIB)
     assert memory(write(tmp_path, {"proc/self/cgroup": "0::/\n", **files})).available_bytes == 0
+
+
+MEMINFO = """\
+MemTotal:       33554432 kB
+MemFree:         1000000 kB
+MemAvailable:   25165824 kB
+SwapTotal:       8388608 kB
+SwapFree:        4194304 kB
+HugePages_Total:       0"""
+
+
+def test_the_kernels_own_figures_are_taken(tmp_path: Path) -> None:
+    seen = memory(write(tmp_path, {"proc/meminfo": MEMINFO}))
+    assert (seen.total_bytes, seen.available_bytes) == (32 * GIB, 24 * GIB)
+    assert (seen.swap_total_bytes, seen.swap_free_bytes) == (8 * GIB, 4 * GIB)
+
+
+@pytest.mark.parametrize("text", ["", "MemTotal: lots", "MemTotal:  0 kB\nMemAvailable:  5 kB"])
+def test_without_the_kernels_figures_the_system_is_asked(tmp_path: Path, text: str) -> None:
+    seen = memory(write(tmp_path, {"proc/meminfo": text}))
+    assert seen.total_bytes == psutil.virtual_memory().total
+
+
+def test_version_2_limits_swap_by_itself(tmp_path: Path) -> None:
+    files = {
+        "proc/meminfo": MEMINFO,
+        "proc/self/cgroup": "0::/a",
+        "sys/fs/cgroup/a/memory.swap.max": str(GIB),
+        "sys/fs/cgroup/a/memory.swap.current": str(256 * MIB),
+    }
+    seen = memory(write(tmp_path, files))
+    assert (seen.swap_total_bytes, seen.swap_free_bytes) == (GIB, 768 * MIB)
+    assert seen.available_bytes == 24 * GIB
+
+
+def test_version_1_limits_ram_and_swap_together(tmp_path: Path) -> None:
+    base = "sys/fs/cgroup/memory/a"
+    files = {
+        "proc/meminfo": MEMINFO,
+        "proc/self/cgroup": "4:memory:/a",
+        f"{base}/memory.memsw.limit_in_bytes": str(5 * GIB),
+        f"{base}/memory.memsw.usage_in_bytes": str(4 * GIB),
+    }
+    without_ram = memory(write(tmp_path, files))
+    assert without_ram.swap_total_bytes == 8 * GIB
+    seen = memory(write(tmp_path, version_1("a", 3 * GIB, GIB)))
+    assert (seen.swap_total_bytes, seen.swap_free_bytes) == (2 * GIB, GIB)
+
+
+def test_pressure_is_the_highest_of_the_machine_and_its_groups(tmp_path: Path) -> None:
+    line = "some avg10={} avg60=0.00 avg300=0.00 total=1\nfull avg10=99.00 avg60=0.00 total=1"
+    assert memory(tmp_path).pressure_percent is None
+    write(tmp_path, {"proc/pressure/memory": line.format("1.50"), "proc/self/cgroup": "0::/a"})
+    assert memory(tmp_path).pressure_percent == 1.5
+    write(tmp_path, {"sys/fs/cgroup/a/memory.pressure": line.format("12.25")})
+    assert memory(tmp_path).pressure_percent == 12.25
+    write(tmp_path, {"proc/pressure/memory": "nothing", "sys/fs/cgroup/a/memory.pressure": "?"})
+    assert memory(tmp_path).pressure_percent is None

@@ -9,23 +9,20 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from enginekit import settings_for
-from hotset.core.settings import ExpertStore
 from hotset.engine.embedded import EmbeddedEngine
-from hotset.engine.running import Running
 from hotset.engine.start import start
 from hotset.gguf.shards import open_model
 from hotset.gguf.spec import model_spec
 from hotset.gguf.synth import FAMILIES, write_tiny
 from hotset.gguf.synth.blocks import SYNTHETIC_TYPES
 from hotset.gguf.synth.recipe import ModelKind
-from hotset.store import NativeStore, child_settings
+from hotset.store import NativeStore
 from hotset.store.page import CountersPage
+from store.storekit import answer, expert_store
 
 PROMPTS = [
     "Once upon a time",
@@ -36,40 +33,6 @@ MOE_FAMILIES = sorted(
     name for name, r in FAMILIES.items() if r.has_experts and r.kind is ModelKind.CHAT
 )
 SPLIT_AND_FUSED = sorted(name for name in MOE_FAMILIES if FAMILIES[name].can_fuse)
-
-
-def answer(running: Running, prompt: str) -> list[Any]:
-    """Tokens and the log-probabilities of the five likeliest at each."""
-    body = {
-        "prompt": prompt,
-        "n_predict": 10,
-        "temperature": 0,
-        "n_probs": 5,
-        "cache_prompt": False,
-        "ignore_eos": True,
-    }
-    done = httpx.post(
-        f"{running.url}/completion", json=body, headers=running.headers(), timeout=120
-    ).json()
-    return [
-        (token["id"], [(top["id"], top["logprob"]) for top in token["top_logprobs"]])
-        for token in done["completion_probabilities"]
-    ]
-
-
-def store_settings(
-    native: NativeStore, page: CountersPage, files: tuple[Path, ...], ram: int
-) -> Any:
-    plugin = native.plugins[3]
-    child = child_settings(native, plugin, files, ram_bytes=ram, counters=page.path)
-    return ExpertStore(
-        plugin=plugin,
-        ram_bytes=ram,
-        counters=page.path,
-        environment=child.environment,
-        server_environment=child.plugin_environment,
-        server_arguments=tuple(child.arguments),
-    )
 
 
 def assert_same_bits(
@@ -88,7 +51,7 @@ def assert_same_bits(
         stock = [answer(running, prompt) for prompt in PROMPTS]
     with CountersPage() as page:
         ram = int(share * experts.n_bytes)
-        common["expert_store"] = store_settings(native, page, files, ram)
+        common["expert_store"] = expert_store(native, page, files, ram)
         with start(EmbeddedEngine(), settings_for(files[0], **common), os.environ) as running:
             with ThreadPoolExecutor(slots) as askers:
                 stored = list(askers.map(lambda prompt: answer(running, prompt), PROMPTS))

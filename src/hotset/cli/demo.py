@@ -20,9 +20,10 @@ def demo(
     """Plan, start, ask and stop, with the small model that comes along (SmolLM2-135M)."""
     from hotset.cli.chat import Conversation
     from hotset.cli.experts import ExpertWatch
-    from hotset.cli.launching import DEMO_NAME, describe_plan, launch, prepare, settings_of
+    from hotset.cli.launching import DEMO_NAME, describe_plan, launch, prepare
     from hotset.cli.run import answer_once
     from hotset.cli.screen import LoadingLine, note
+    from hotset.cli.settings import settings_of
     from hotset.core.loaded import BufferKind
     from hotset.core.plan import Wishes
     from hotset.core.units import format_bytes

@@ -144,6 +144,7 @@ def watched_store(
             ready.plugin,
             [path.absolute() for path in ready.files],
             ram_bytes=ram_bytes,
+            read_first=ready.needed,
             counters=page.path,
             trace=trace.absolute() if trace else None,
         )

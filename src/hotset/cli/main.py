@@ -19,6 +19,8 @@ from hotset import __version__
 from hotset.cli.demo import demo
 from hotset.cli.doctor import doctor
 from hotset.cli.inspect import inspect
+from hotset.cli.machine import machine
+from hotset.cli.plan import plan
 from hotset.cli.run import run
 from hotset.cli.screen import settle_streams
 from hotset.cli.serve import serve
@@ -53,8 +55,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, run, serve, doctor, demo):
+for command in (inspect, plan, run, serve, doctor, demo):
     app.command()(command)
+app.add_typer(machine)
 app.add_typer(store)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hotset.cli.options import Ctx, EngineName, Json, Kv, ModelName, Ram, Template, Threads, Trace
-from hotset.core.errors import ClientProblem, ConfigProblem
+from hotset.core.errors import ClientProblem, ConfigProblem, EngineProblem
 
 if TYPE_CHECKING:
     from hotset.cli.chat import Answer, Conversation
@@ -60,8 +60,9 @@ def run(
     """
     from hotset.cli.chat import Conversation
     from hotset.cli.experts import watched_store
-    from hotset.cli.launching import describe_plan, launch, prepare, settings_of, wishes_from
+    from hotset.cli.launching import describe_plan, launch, prepare, wishes_from
     from hotset.cli.screen import LoadingLine, note
+    from hotset.cli.settings import settings_of
 
     options = _request_options(temp=temp, seed=seed, max_tokens=max_tokens)
     for what, text in (("PROMPT", prompt), ("--system", system)):
@@ -182,7 +183,9 @@ def _converse(talk: Conversation, running: Running, experts: ExpertWatch) -> Non
             try:
                 _check_text(text, "this line")
                 note(summary(talk.ask(text), running, experts))
-            except (ClientProblem, ConfigProblem) as problem:
+            except (ClientProblem, ConfigProblem, EngineProblem) as problem:
+                if not running.is_alive():
+                    raise
                 note(problem.message)
 
 

@@ -54,21 +54,15 @@ def serve(
     The first Ctrl-C lets running answers finish, the second ends them.
     """
     from hotset.cli.experts import watched_store
-    from hotset.cli.launching import (
-        describe_plan,
-        key_from,
-        launch,
-        prepare,
-        settings_of,
-        wishes_from,
-    )
+    from hotset.cli.launching import describe_plan, launch, prepare, wishes_from
     from hotset.cli.screen import LoadingLine, note
+    from hotset.cli.settings import key_from, settings_of
     from hotset.core.settings import validate_settings
     from hotset.engine.ports import check_port
 
     key = key_from(api_key_file)
     wishes = wishes_from(ctx, kv, slots, threads, ram, is_serving=True)
-    ready = prepare(model, wishes, engine, may_embed=True)
+    ready = prepare(model, wishes, engine, may_embed=True, has_vision=True)
     with watched_store(ready, trace) as (store, experts):
         settings = replace(
             settings_of(ready, chat_template=chat_template, store=store),

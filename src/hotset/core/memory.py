@@ -17,10 +17,12 @@ __all__ = [
     "CacheBytes",
     "CacheSettings",
     "cache_bytes",
+    "cell_bytes",
     "check_cache_types",
     "compute_bytes_estimate",
     "context_cells",
     "largest_context",
+    "layer_cache_bytes",
     "window_cells",
 ]
 
@@ -117,11 +119,8 @@ def cache_bytes(spec: ModelSpec, settings: CacheSettings) -> CacheBytes:
     indexer = state = 0
     for layer in spec.layers:
         n_cells = n_window if layer.cache is CacheKind.WINDOW else n_context
-        by_kind[layer.cache] += n_cells * _token_bytes(spec, layer, settings)
-        indexer += n_context * (
-            settings.type_k.row_bytes(layer.indexer_elements)
-            + settings.type_v.row_bytes(layer.indexer_v_elements)
-        )
+        by_kind[layer.cache] += n_cells * cell_bytes(spec, layer, settings)
+        indexer += n_context * _indexer_cell_bytes(layer, settings)
         state += layer.state_r_elements + layer.state_s_elements
     n_snapshots = 1 + (settings.draft_tokens if spec.can_roll_back_state else 0)
     return CacheBytes(
@@ -130,6 +129,24 @@ def cache_bytes(spec: ModelSpec, settings: CacheSettings) -> CacheBytes:
         latent=by_kind[CacheKind.LATENT],
         indexer=indexer,
         recurrent=state * _F32_BYTES * settings.slots * n_snapshots,
+    )
+
+
+def layer_cache_bytes(spec: ModelSpec, settings: CacheSettings) -> tuple[int, ...]:
+    """The same bytes by block: caches, indexer and state of each, in the order of `spec.layers`.
+
+    Where a block is placed, they are placed, too (llama-kv-cache.cpp, llama-memory-recurrent.cpp).
+    """
+    n_context = context_cells(settings) * settings.n_streams
+    n_window = window_cells(spec, settings) * settings.n_streams
+    n_snapshots = 1 + (settings.draft_tokens if spec.can_roll_back_state else 0)
+    n_states = settings.slots * n_snapshots
+    return tuple(
+        (n_window if layer.cache is CacheKind.WINDOW else n_context)
+        * cell_bytes(spec, layer, settings)
+        + n_context * _indexer_cell_bytes(layer, settings)
+        + (layer.state_r_elements + layer.state_s_elements) * _F32_BYTES * n_states
+        for layer in spec.layers
     )
 
 
@@ -195,6 +212,8 @@ def compute_bytes_estimate(spec: ModelSpec, settings: CacheSettings) -> int:
     """
     n_batch = min(settings.ubatch_tokens, settings.context_tokens)
     n_pairs = n_batch * context_cells(settings)
+    if any(layer.cache is CacheKind.WINDOW for layer in spec.layers):
+        n_pairs += n_batch * window_cells(spec, settings)  # these blocks have a mask of their own
     if settings.has_flash_attention:
         attention = n_pairs * _F16_BYTES
     else:
@@ -204,12 +223,17 @@ def compute_bytes_estimate(spec: ModelSpec, settings: CacheSettings) -> int:
     return attention + (activations + logits) * _F32_BYTES
 
 
-def _token_bytes(spec: ModelSpec, layer: LayerSpec, settings: CacheSettings) -> int:
-    """Bytes of one cell of one block."""
+def cell_bytes(spec: ModelSpec, layer: LayerSpec, settings: CacheSettings) -> int:
+    """K and V of one token in one block, bytes, without the indexer's."""
     n_v = layer.v_elements
     if n_v and not settings.has_flash_attention:
         n_v = spec.v_padded_elements  # the transposed V cache has one width for all blocks
     return settings.type_k.row_bytes(layer.k_elements) + settings.type_v.row_bytes(n_v)
+
+
+def _indexer_cell_bytes(layer: LayerSpec, settings: CacheSettings) -> int:
+    keys = settings.type_k.row_bytes(layer.indexer_elements)
+    return keys + settings.type_v.row_bytes(layer.indexer_v_elements)
 
 
 def _round_up(n_tokens: int) -> int:

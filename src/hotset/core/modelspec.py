@@ -77,6 +77,8 @@ class Experts:
         n_bytes: all routed experts together, biases and scales included.
         is_fused: gate and up are one tensor (`ffn_gate_up_exps`).
         is_per_expert_file: one tensor per expert, as old Mixtral files have.
+        largest_tensor_bytes: of the largest tensor of routed experts. An engine that computes a
+            large batch on a card copies one such tensor there after the other.
     """
 
     count: int
@@ -85,6 +87,7 @@ class Experts:
     n_bytes: int
     is_fused: bool = False
     is_per_expert_file: bool = False
+    largest_tensor_bytes: int = 0
 
     @property
     def bytes_per_token(self) -> int:

@@ -79,9 +79,15 @@ class Settings:
         is_repacked: whether the CPU backend may rearrange weights for speed.
         prompt_cache_mib: RAM for the prompts of earlier requests; 0 turns it off.
         checkpoints: context checkpoints per slot (recurrent and window models).
-        gpu_layers: blocks placed on the graphics card; None says nothing, 0 none.
-        cpu_moe_layers: of those, blocks whose experts stay in RAM.
+        gpu_layers: units placed on graphics cards, from the end: the output counts as one, then
+            come the blocks, the last first. None says nothing; 0 keeps the cards out altogether.
+        devices: the cards, by the engine's names and in its order; empty leaves the choice to it.
+        device_layers: how many of the units each of `devices` takes; empty for one card.
+        cpu_moe_layers: blocks from the first on whose experts stay in RAM.
+        cpu_moe_blocks: the same where the blocks are not the first ones; one of the two.
+        moe_cache_mib: memory of the card for the engine's own cache of those experts.
         projector: vision or audio projector file.
+        is_projector_on_card: whether pictures are computed there; only with `gpu_layers`.
         chat_template: a Jinja text that replaces the file's own.
         host, port: where it listens; port 0 takes a free one, read back after the start.
         api_key: what clients must send; None leaves the endpoints open (loopback only).
@@ -105,8 +111,13 @@ class Settings:
     prompt_cache_mib: int = 0
     checkpoints: int = 0
     gpu_layers: int | None = None
+    devices: tuple[str, ...] = ()
+    device_layers: tuple[int, ...] = ()
     cpu_moe_layers: int | None = None
+    cpu_moe_blocks: tuple[int, ...] = ()
+    moe_cache_mib: int = 0
     projector: PurePath | None = None
+    is_projector_on_card: bool = True
     chat_template: str | None = None
     host: str = LOOPBACK
     port: int = 0
@@ -139,6 +150,7 @@ def validate_settings(settings: Settings) -> None:
         "threads": 0,
         "prompt_cache_mib": 0,
         "checkpoints": 0,
+        "moe_cache_mib": 0,
         "port": 0,
     }
     for name, least in at_least.items():
@@ -175,11 +187,7 @@ def validate_settings(settings: Settings) -> None:
             f"kv_type_v is '{settings.kv_type_v}' with flash attention off; a quantized V cache"
             " needs flash attention"
         )
-    if settings.cpu_moe_layers and not settings.gpu_layers:
-        raise ConfigProblem(
-            f"cpu_moe_layers is {settings.cpu_moe_layers} without gpu_layers;"
-            " on a CPU all experts are in RAM already"
-        )
+    _validate_cards(settings)
     if settings.expert_store and settings.load_mode != "mmap":
         raise ConfigProblem(
             f"load_mode is '{settings.load_mode}' with the expert store; it needs the model mapped"
@@ -188,4 +196,40 @@ def validate_settings(settings: Settings) -> None:
         raise ConfigProblem(
             f"host is '{settings.host}', which other machines can reach; give an API key,"
             f" or listen on {LOOPBACK}"
+        )
+
+
+def _validate_cards(settings: Settings) -> None:
+    """What the engine would refuse, or take and ignore, of the fields about graphics cards."""
+    hosted = settings.cpu_moe_layers or settings.cpu_moe_blocks
+    for name in ("cpu_moe_layers", "cpu_moe_blocks", "devices", "device_layers"):
+        value = getattr(settings, name)
+        if value and not settings.gpu_layers:
+            raise ConfigProblem(
+                f"{name} is {value} without gpu_layers; on a CPU everything is in RAM already"
+            )
+    if settings.cpu_moe_layers and settings.cpu_moe_blocks:
+        raise ConfigProblem(
+            f"cpu_moe_layers is {settings.cpu_moe_layers} beside cpu_moe_blocks;"
+            " both say which experts stay in RAM, so give one"
+        )
+    if settings.moe_cache_mib and not hosted:
+        raise ConfigProblem(
+            f"moe_cache_mib is {settings.moe_cache_mib} without experts in RAM;"
+            " it caches those of cpu_moe_layers or cpu_moe_blocks"
+        )
+    if settings.moe_cache_mib and settings.expert_store:
+        raise ConfigProblem(
+            f"moe_cache_mib is {settings.moe_cache_mib} with the expert store;"
+            " both would keep the same experts, so choose one"
+        )
+    if settings.device_layers and len(settings.device_layers) != len(settings.devices):
+        raise ConfigProblem(
+            f"device_layers has {len(settings.device_layers)} numbers for"
+            f" {len(settings.devices)} devices; give one for each"
+        )
+    if settings.device_layers and sum(settings.device_layers) != settings.gpu_layers:
+        raise ConfigProblem(
+            f"device_layers make {sum(settings.device_layers)} together, but gpu_layers is"
+            f" {settings.gpu_layers}; they deal out the same units"
         )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from hotset.core.errors import ConfigProblem
 
-__all__ = ["GIB", "KIB", "MIB", "format_bytes", "format_count", "parse_bytes"]
+__all__ = ["GIB", "KIB", "MIB", "format_bytes", "format_count", "format_rate", "parse_bytes"]
 
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -39,7 +40,7 @@ def parse_bytes(text: str, *, what: str) -> int:
     if binary and not prefix:
         raise ConfigProblem(f"{what}: '{text}' is no size; write it like 8GiB, 1500MB or 4g")
     base = 1000 if prefix and unit and not binary else 1024
-    return int(float(number) * base ** _POWER[prefix.lower()])
+    return int(Fraction(number) * base ** _POWER[prefix.lower()])
 
 
 def format_bytes(n_bytes: int) -> str:
@@ -56,3 +57,12 @@ def format_bytes(n_bytes: int) -> str:
 def format_count(n: int) -> str:
     """Thousands separated: ``262,144``."""
     return f"{n:,}"
+
+
+def format_rate(bytes_s: int) -> str:
+    """``60 GB/s``, ``3.1 GB/s``, ``450 MB/s``: decimal, as makers state bandwidths."""
+    if bytes_s >= 10**10:
+        return f"{bytes_s / 10**9:,.0f} GB/s"
+    if bytes_s >= 10**9:
+        return f"{bytes_s / 10**9:.1f} GB/s"
+    return f"{bytes_s / 10**6:.0f} MB/s"

@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hotset.core.devices import Device
 from hotset.core.settings import Settings
 
-__all__ = ["Device", "Engine", "EngineInfo", "Launch", "scrubbed"]
+__all__ = ["Engine", "EngineInfo", "Launch", "scrubbed"]
 
 # What an engine needs of our environment. Everything else stays out: `LLAMA_ARG_*` would change
 # settings behind the plan's back, and keys of other services are none of its business.
@@ -42,15 +43,6 @@ def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
     if "OMP_WAIT_POLICY" not in kept:
         kept.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
     return kept | {"GGML_NO_BACKTRACE": "1"}
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A compute device as the engine names it; `total_bytes` is 0 where it does not say."""
-
-    name: str
-    description: str
-    total_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ class ChatStream:
         self.timings: Timings | None = None
         self.prompt: PromptProgress | None = None
         self._running = running
+        self._num_lines_before = running.num_lines
         self._body = {
             **options,
             "messages": list(messages),
@@ -111,7 +112,7 @@ class ChatStream:
                 headers=self._running.headers(),
             ) as response:
                 if response.status_code != httpx.codes.OK:
-                    raise _refused(response.status_code, response.read())
+                    raise self._refused(response.status_code, response.read())
                 yield from self._pieces(response.iter_lines())
         except httpx.TransportError as error:
             raise self._running.died() from error
@@ -131,7 +132,7 @@ class ChatStream:
                     f" {data[:80]}"
                 ) from error
             if "error" in event:
-                raise _refused(int(event["error"].get("code", 500)), data.encode())
+                raise self._refused(int(event["error"].get("code", 500)), data.encode())
             if "timings" in event:
                 self.timings = _timings(event["timings"])
             if "prompt_progress" in event:
@@ -143,6 +144,12 @@ class ChatStream:
                 if delta.get("content"):
                     yield Piece(delta["content"], is_reasoning=False)
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    def _refused(self, status: int, body: bytes) -> ClientProblem | EngineProblem:
+        """The engine's error as ours. It does not know why the expert store failed; we do."""
+        problem = _refused(status, body)
+        fault = self._running.store_fault(self._num_lines_before) if status >= 500 else ""
+        return EngineProblem(f"the engine failed on the request: {fault}") if fault else problem
 
 
 def _timings(given: Mapping[str, Any]) -> Timings:

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from hotset.core.devices import Device
 from hotset.core.errors import ConfigProblem, EngineProblem
 from hotset.core.settings import Settings
-from hotset.engine.base import Device, Engine, EngineInfo, Launch, scrubbed
+from hotset.engine.base import Engine, EngineInfo, Launch, scrubbed
 
 __all__ = ["EmbeddedEngine"]
 

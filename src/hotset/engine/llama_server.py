@@ -11,16 +11,19 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from hotset.core.errors import EngineProblem
+from hotset.core.devices import Device
+from hotset.core.errors import ConfigProblem, EngineProblem
 from hotset.core.settings import Settings
-from hotset.engine.base import Device, Engine, EngineInfo, Launch, scrubbed
+from hotset.engine.base import Engine, EngineInfo, Launch, scrubbed
 
-__all__ = ["LlamaServerEngine", "find_llama_server"]
+__all__ = ["LlamaServerEngine", "find_llama_server", "planned_arguments"]
 
 _PROBE_TIMEOUT_S = 60.0
 _VERSION = re.compile(r"^version: (?P<version>.+)$", re.MULTILINE)
 _DEVICE = re.compile(
-    r"^\s+(?P<name>\w+): (?P<what>.+?)(?: \((?P<mib>\d+) MiB[^()]*\))?$", re.MULTILINE
+    r"^\s+(?P<name>\w+): (?P<what>.+?)"
+    r"(?: \((?P<mib>\d+) MiB(?:, (?P<free>\d+) MiB free)?[^()]*\))?$",
+    re.MULTILINE,
 )
 _LOAD_MODES = {"mmap": "mmap", "none": "none", "mlock": "mmap+mlock"}
 
@@ -60,7 +63,12 @@ class LlamaServerEngine(Engine):
     def describe(self, environ: Mapping[str, str]) -> EngineInfo:
         listed = self._ask("--list-devices", environ)
         devices = tuple(
-            Device(match["name"], match["what"], int(match["mib"] or 0) << 20)
+            Device(
+                match["name"],
+                match["what"],
+                int(match["mib"] or 0) << 20,
+                int(match["free"]) << 20 if match["free"] else None,
+            )
             for match in _DEVICE.finditer(listed)
         )
         return EngineInfo(
@@ -74,6 +82,7 @@ class LlamaServerEngine(Engine):
 
     def launch(self, settings: Settings, environ: Mapping[str, str]) -> Launch:
         self._check_program()
+        self._check_capabilities(settings)
         env = scrubbed(environ)
         if settings.api_key:
             env["LLAMA_API_KEY"] = settings.api_key.reveal()
@@ -85,33 +94,17 @@ class LlamaServerEngine(Engine):
         return Launch((str(self.program), *arguments), env, "")
 
     def _arguments(self, settings: Settings) -> list[str]:
-        arguments = {
-            "--model": str(settings.model),
+        words = planned_arguments(settings)
+        own = {
             "--alias": settings.alias,
-            "--ctx-size": settings.context_tokens * settings.slots,
-            "--parallel": settings.slots,
-            "--batch-size": settings.batch_tokens,
-            "--ubatch-size": settings.ubatch_tokens,
-            "--cache-type-k": settings.kv_type_k,
-            "--cache-type-v": settings.kv_type_v,
-            "--flash-attn": settings.flash_attention,
-            "--cache-ram": settings.prompt_cache_mib,
-            "--ctx-checkpoints": settings.checkpoints,
             "--host": settings.host,
             "--port": settings.port,
-            "--fit": "off",
             "--log-verbosity": 4,
             "--log-colors": "off",
         }
-        optional = {
-            "--threads": settings.threads or None,
-            "--n-gpu-layers": settings.gpu_layers,
-            "--n-cpu-moe": settings.cpu_moe_layers,
-            "--mmproj": settings.projector,
-            "--chat-template": settings.chat_template,
-        }
-        arguments |= {name: value for name, value in optional.items() if value is not None}
-        words = [word for name, value in arguments.items() for word in (name, str(value))]
+        if settings.chat_template is not None:
+            own["--chat-template"] = settings.chat_template
+        words += [word for name, value in own.items() for word in (name, str(value))]
         words += self._load_mode(settings.load_mode)
         # Older and newer builds differ in these; each is given where the build knows it.
         for known in (
@@ -125,12 +118,19 @@ class LlamaServerEngine(Engine):
         ):
             words += known if re.search(rf"{known[0]}\b", self._help) else []
         for name, is_wanted in (
-            ("--no-repack", not settings.is_repacked),
             ("--embedding", settings.is_embedding),
             ("--no-warmup", not settings.is_warmed_up),
         ):
             words += [name] if is_wanted else []
         return words
+
+    def _check_capabilities(self, settings: Settings) -> None:
+        """Refuse what this build would not know."""
+        if settings.moe_cache_mib and "--moe-cache-mib" not in self._help:
+            raise ConfigProblem(
+                f"moe_cache_mib is {settings.moe_cache_mib}, but {self.program.name} has no expert"
+                " cache (--moe-cache-mib); use a newer build, or leave it out"
+            )
 
     def _load_mode(self, mode: str) -> list[str]:
         if "--load-mode" in self._help:
@@ -173,6 +173,57 @@ class LlamaServerEngine(Engine):
                 f" {last[0] if last else 'it said nothing'}"
             )
         return done.stdout + done.stderr
+
+
+def planned_arguments(settings: Settings) -> list[str]:
+    """The part of the command line that a plan decides, in words that builds of several years know;
+    the load mode is not among them."""
+    arguments = {
+        "--model": str(settings.model),
+        "--ctx-size": settings.context_tokens * settings.slots,
+        "--parallel": settings.slots,
+        "--batch-size": settings.batch_tokens,
+        "--ubatch-size": settings.ubatch_tokens,
+        "--cache-type-k": settings.kv_type_k,
+        "--cache-type-v": settings.kv_type_v,
+        "--flash-attn": settings.flash_attention,
+        "--cache-ram": settings.prompt_cache_mib,
+        "--ctx-checkpoints": settings.checkpoints,
+        "--fit": "off",
+    }
+    optional = {
+        "--threads": settings.threads or None,
+        "--n-gpu-layers": settings.gpu_layers,
+        "--device": _devices(settings),
+        "--tensor-split": ",".join(map(str, settings.device_layers)) or None,
+        "--n-cpu-moe": settings.cpu_moe_layers or None,
+        "--override-tensor": _override(settings.cpu_moe_blocks),
+        "--moe-cache-mib": settings.moe_cache_mib or None,
+        "--mmproj": settings.projector,
+    }
+    arguments |= {name: value for name, value in optional.items() if value is not None}
+    words = [word for name, value in arguments.items() for word in (name, str(value))]
+    for name, is_wanted in (
+        ("--no-repack", not settings.is_repacked),
+        ("--no-mmproj-offload", settings.projector and not settings.is_projector_on_card),
+    ):
+        words += [name] if is_wanted else []
+    return words
+
+
+def _devices(settings: Settings) -> str | None:
+    """The cards to use. A card that is not named would still compute large batches."""
+    if settings.gpu_layers == 0:
+        return "none"
+    return ",".join(settings.devices) or None
+
+
+def _override(blocks: tuple[int, ...]) -> str | None:
+    """A pattern for the routed experts of these blocks, as `--n-cpu-moe` writes them."""
+    if not blocks:
+        return None
+    numbers = "|".join(map(str, blocks))
+    return rf"blk\.({numbers})\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
 
 
 # First field of any backend's registration, asked in a process of its own: a foreign library may

@@ -57,6 +57,7 @@ class EngineProcess:
         on_line: Callable[[str], None],
     ) -> None:
         self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self.num_lines = 0
         self.pid = 0
         self.exit_status: int | None = None
         self._on_line = on_line
@@ -117,6 +118,7 @@ class EngineProcess:
             if _PRIVATE in line:
                 continue
             self.lines.append(line)
+            self.num_lines += 1
             self._on_line(line)
 
     def is_alive(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from types import TracebackType
 
@@ -15,6 +16,9 @@ from hotset.engine.process import EngineProcess
 __all__ = ["Running"]
 
 _ASK_TIMEOUT_S = 2.0
+# The store's line is written before the engine's answer, and read by another thread.
+_LINE_TIMEOUT_S = 1.0
+_STORE_MARK = "hotset: "
 
 
 class Running:
@@ -68,7 +72,33 @@ class Running:
         how = "is gone" if status is None else f"ended with status {status}"
         if status is not None and status < 0:
             how = f"was killed by signal {-status}"
+        if status == -signal.SIGBUS:
+            return EngineProblem(
+                f"{self.settings.alias}: the engine ended because a part of the model's file that"
+                " is in use could not be read; was it cut off or written over, or does the disk"
+                " fail?"
+            )
         return EngineProblem(f"{self.settings.alias}: the engine {how} in the middle of its work")
+
+    @property
+    def num_lines(self) -> int:
+        """How much the engine has said so far, for `store_fault`."""
+        return self._process.num_lines
+
+    def store_fault(self, since: int) -> str:
+        """Why the expert store failed since `num_lines` was `since`; empty where it did not."""
+        deadline = time.monotonic() + (_LINE_TIMEOUT_S if self.settings.expert_store else 0)
+        while True:
+            num_new = self._process.num_lines - since
+            for line in reversed(list(self._process.lines)[-num_new:] if num_new > 0 else []):
+                # Anywhere in a line: the engine may just have written the beginning of its own.
+                _, mark, fault = line.partition(_STORE_MARK)
+                if mark:
+                    product, _, reason = fault.partition(": ")
+                    return reason or product
+            if time.monotonic() >= deadline:
+                return ""
+            time.sleep(0.01)
 
     def num_busy_slots(self) -> int:
         """Requests in work now; 0 when the engine cannot be asked any more."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 
+from hotset.core.placement import Projector
+from hotset.core.units import MIB
 from hotset.gguf.kinds import metadata_int, metadata_text
 from hotset.gguf.shards import ModelFile, ShardName
 
-__all__ = ["matching_projectors", "projector_width"]
+__all__ = ["matching_projectors", "projector_sizes", "projector_width"]
 
 # Where a projector type is made for certain architectures only, these are they
 # (llama.cpp conversion: the classes that write the two files of one model).
@@ -87,6 +89,36 @@ def projector_width(projector: ModelFile) -> int:
         if width > 0:
             return width * n_levels
     return 0
+
+
+# The picture that the engine tries a projector with (llama.cpp tools/mtmd/clip.cpp,
+# set_warmup_n_tokens): 46 x 46 tokens of 2 x 2 patches each for the families that take any size.
+_WARMUP_PATCHES = 46 * 46 * 4
+_F32_BYTES = 4
+# Rows of a block that are alive at once: the residual, its norm, Q, K, V, attention and output, and
+# twice the wide rows of the FFN. An upper bound for llama.cpp's graph with flash attention.
+_NARROW_ROWS = 8
+_WIDE_ROWS = 2
+_UNKNOWN_COMPUTE_BYTES = 512 * MIB
+
+
+def projector_sizes(projector: ModelFile) -> Projector:
+    """What it takes: its weights, and the buffers for the picture that the engine tries it with.
+
+    A larger picture takes more; the reserve of a plan has to do for that.
+    """
+    weights = sum(tensor.n_bytes for tensor in projector.tensors)
+
+    def number(key: str) -> int:
+        return max(0, metadata_int(projector.metadata, f"clip.vision.{key}", 0))
+
+    width, wide = number("embedding_length"), number("feed_forward_length")
+    size, patch = number("image_size"), number("patch_size")
+    if not (width and wide and size and patch):
+        return Projector(weights, _UNKNOWN_COMPUTE_BYTES)
+    patches = max(_WARMUP_PATCHES, (size // patch) ** 2)
+    row = _NARROW_ROWS * width + _WIDE_ROWS * wide
+    return Projector(weights, patches * row * _F32_BYTES)
 
 
 def _model_width(model: ModelFile) -> int:

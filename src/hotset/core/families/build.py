@@ -51,6 +51,7 @@ class _Weights:
     has_output: bool = False
     is_fused: bool = False
     is_per_expert: bool = False
+    largest_expert_bytes: int = 0
 
 
 def build_model_spec(
@@ -140,8 +141,10 @@ def _weigh(
         weights.by_block[place.block][place.role] += tensor.n_bytes
         weights.is_fused |= place.is_fused_expert
         weights.is_per_expert |= place.is_single_expert
+        is_each = place.role is Role.ROUTED_EXPERTS
+        if is_each:
+            weights.largest_expert_bytes = max(weights.largest_expert_bytes, tensor.n_bytes)
         if len(tensor.dims) > 1:
-            is_each = place.role is Role.ROUTED_EXPERTS
             row = tensor.dims[1] * (n_used if is_each else 1)
             weights.activation_elements = max(weights.activation_elements, row)
     if not any(weights.by_block):
@@ -180,6 +183,7 @@ def _experts(meta: Metadata, weights: _Weights, n_used: int) -> Experts | None:
         n_bytes=weights.by_role[Role.ROUTED_EXPERTS],
         is_fused=weights.is_fused,
         is_per_expert_file=weights.is_per_expert,
+        largest_tensor_bytes=weights.largest_expert_bytes,
     )
 
 

@@ -5,17 +5,21 @@ Dimensions are those of the models' published configurations (config.json on the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 from hotset.core.errors import ConfigProblem
+from hotset.core.families import build_model_spec
+from hotset.core.modelspec import ModelSpec
+from hotset.core.tensortypes import TensorType
 from hotset.gguf.synth.families import FAMILIES
-from hotset.gguf.synth.recipe import Dims, Latent, Mix, Sparse, Ssm
+from hotset.gguf.synth.recipe import Dims, Latent, Mix, ModelPlan, Sparse, Ssm
 from hotset.gguf.synth.vocab import make_vocabulary
-from hotset.gguf.synth.writer import TensorEntry, Value, write_gguf
+from hotset.gguf.synth.writer import TensorEntry, Typed, Value, write_gguf
 
-__all__ = ["MIXES", "REAL_MODELS", "RealModel", "write_fullscale"]
+__all__ = ["MIXES", "REAL_MODELS", "RealModel", "fullscale_spec", "write_fullscale"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +144,7 @@ def write_fullscale(model: str, path: Path, *, mix: str = "Q4_K_M") -> Path:
         ConfigProblem: an unknown model or mix.
         MachineProblem: the file cannot be written.
     """
-    if model not in REAL_MODELS:
-        raise ConfigProblem(f"model '{model}': unknown; known are {', '.join(REAL_MODELS)}")
-    if mix not in MIXES:
-        raise ConfigProblem(f"mix '{mix}': unknown; known are {', '.join(MIXES)}")
-    real = REAL_MODELS[model]
-    plan = FAMILIES[real.family].plan(real.dims, MIXES[mix])
+    real, plan = _planned(model, mix)
     metadata: dict[str, Value] = {
         **plan.metadata,
         "general.name": real.name,
@@ -153,3 +152,41 @@ def write_fullscale(model: str, path: Path, *, mix: str = "Q4_K_M") -> Path:
     }
     write_gguf(path, metadata, [TensorEntry(t.name, t.shape, t.type) for t in plan.tensors])
     return path
+
+
+def fullscale_spec(model: str, *, mix: str = "Q4_K_M") -> ModelSpec:
+    """What `write_fullscale`'s file says of itself but for its vocabulary, without any file.
+
+    Raises:
+        ConfigProblem: an unknown model or mix.
+    """
+    real, plan = _planned(model, mix)
+    metadata = {key: _as_read(value) for key, value in plan.metadata.items()}
+    tensors = [
+        _Tensor(t.name, t.type, t.shape, t.type.row_bytes(t.shape[0]) * prod(t.shape[1:]))
+        for t in plan.tensors
+    ]
+    return build_model_spec({**metadata, "general.name": real.name}, tensors, source=model)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    name: str
+    type: TensorType
+    dims: tuple[int, ...]
+    n_bytes: int
+
+
+def _as_read(value: Value) -> object:
+    """A value as the header's reader gives it: arrays as tuples."""
+    plain = value.value if isinstance(value, Typed) else value
+    return plain if isinstance(plain, str) or not isinstance(plain, Sequence) else tuple(plain)
+
+
+def _planned(model: str, mix: str) -> tuple[RealModel, ModelPlan]:
+    if model not in REAL_MODELS:
+        raise ConfigProblem(f"model '{model}': unknown; known are {', '.join(REAL_MODELS)}")
+    if mix not in MIXES:
+        raise ConfigProblem(f"mix '{mix}': unknown; known are {', '.join(MIXES)}")
+    real = REAL_MODELS[model]
+    return real, FAMILIES[real.family].plan(real.dims, MIXES[mix])

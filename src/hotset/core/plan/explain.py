@@ -1,0 +1,89 @@
+"""The sums of a plan, term by term: what is counted, by which rule, and what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hotset.core.memory import cache_bytes, compute_bytes_estimate, context_cells
+from hotset.core.modelspec import ModelSpec
+from hotset.core.parts import split_model
+from hotset.core.placement import DeviceBytes
+from hotset.core.plan.common import cache_settings
+from hotset.core.plan.rating import nominal_depth
+from hotset.core.plan.types import Plan, Wishes
+from hotset.core.speed import Term, total_s
+from hotset.core.units import MIB, format_bytes, format_count
+
+__all__ = ["explain"]
+
+
+def explain(spec: ModelSpec, plan: Plan) -> Iterator[str]:
+    """Every term of memory and time, one to a line."""
+    wishes = Wishes(slots=plan.slots)
+    settings = cache_settings(wishes, plan.kv_type, plan.context_tokens, plan.ubatch_tokens)
+    yield "caches (exact)"
+    cells = context_cells(settings)
+    kinds = cache_bytes(spec, settings)
+    for name in ("full", "window", "latent", "indexer"):
+        if n := getattr(kinds, name):
+            how = f"{plan.slots} x {format_count(cells)} cells" if name != "window" else "window"
+            yield _line(f"{name} KV, {plan.kv_type}", n, how)
+    if kinds.recurrent:
+        yield _line("recurrent state", kinds.recurrent, f"F32, {plan.slots} of them")
+    yield "compute buffers (estimate, meant to be too much)"
+    how = f"batch of {format_count(plan.ubatch_tokens)}, mask over {format_count(cells)} cells"
+    yield _line("activations and mask", compute_bytes_estimate(spec, settings), how)
+    parts = split_model(spec)
+    units = plan.placement.ranges(parts.n_units)
+    for taken, own in zip(plan.footprint.devices, units, strict=False):
+        yield f"{taken.device} (may take {format_bytes(taken.budget_bytes)})"
+        yield from _device_lines(taken, own, parts.output_unit)
+    yield "RAM"
+    footprint = plan.footprint
+    for name, n, how in (
+        ("weights", footprint.weights_bytes, "what no device holds"),
+        ("expert store", footprint.expert_cache_bytes, "the rest, for experts from the disk"),
+        ("KV and state", footprint.cache_bytes, "of blocks in RAM"),
+        ("compute", footprint.compute_bytes, "estimate"),
+        ("shared with devices", footprint.shared_bytes, "their memory is RAM"),
+        ("projector", footprint.projector_bytes, "weights and one picture"),
+        ("prompt cache", footprint.prompt_cache_bytes, "a quarter of what is left"),
+        ("engine", footprint.engine_bytes, "a process without a model"),
+    ):
+        if n:
+            yield _line(name, n, how)
+    depth = format_count(nominal_depth(settings))
+    yield f"time of one token, {depth} tokens into the context"
+    yield from _time_lines(plan.speed.decode_terms)
+    yield f"time of a batch of {format_count(plan.ubatch_tokens)} prompt tokens"
+    yield from _time_lines(plan.speed.prefill_terms)
+
+
+def _device_lines(taken: DeviceBytes, units: range, output_unit: int) -> Iterator[str]:
+    blocks = f"{len(units) - (output_unit in units)} blocks"
+    output = " and the output" if output_unit in units else ""
+    for name, n, how in (
+        ("dense weights", taken.trunk_bytes, f"{blocks}{output}, exact"),
+        ("experts", taken.expert_bytes, "whole blocks, exact"),
+        ("expert cache", taken.moe_cache_bytes, "whole MiB"),
+        ("KV and state", taken.cache_bytes, "of those blocks, exact"),
+        ("compute", taken.compute_bytes, "activations, mask, copies of experts; estimate"),
+        ("projector", taken.projector_bytes, "weights and one picture"),
+        ("driver", taken.overhead_bytes, "assumed by backend"),
+    ):
+        if n:
+            yield _line(name, n, how)
+
+
+def _line(name: str, n_bytes: int, how: str) -> str:
+    return f"  {name:<22}{n_bytes / MIB:>12,.2f} MiB  {how}"
+
+
+def _time_lines(terms: tuple[Term, ...]) -> Iterator[str]:
+    for term in terms:
+        if term.count:
+            how = f"{term.count} x {term.each_s * 1e6:.0f} us"
+        else:
+            how = f"{term.n_bytes / 1e9:.3f} GB / {term.bytes_s / 1e9:.1f} GB/s"
+        yield f"  {term.what:<34}{term.seconds * 1e3:>10.2f} ms  {how}"
+    yield f"  {'together':<34}{total_s(terms) * 1e3:>10.2f} ms"
