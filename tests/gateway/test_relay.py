@@ -12,6 +12,7 @@ import pytest
 
 from gatewaykit import (
     PATIENCE_S,
+    USAGE,
     Exchange,
     RawClient,
     await_true,
@@ -30,8 +31,13 @@ def test_an_answer_without_a_stream_is_the_engines() -> None:
     with gateway() as running:
         answer = running.chat()
         assert answer.status_code == 200
-        assert answer.json()["choices"][0]["message"]["content"] == "Hello there"
-        assert answer.headers["x-engine"] == "yes"
+        choice = answer.json()["choices"][0]
+        assert choice["message"] == {"role": "assistant", "content": "Hello there"}
+        assert choice["finish_reason"] == "stop"
+        assert answer.json()["object"] == "chat.completion"
+        assert answer.json()["usage"]["prompt_tokens"] == 7
+        # So the engine sees at once when the client leaves.
+        assert running.engine.last.json["stream"] is True
 
 
 def test_a_stream_passes_event_by_event_while_the_engine_still_writes() -> None:
@@ -176,16 +182,17 @@ def test_a_client_that_leaves_the_queue_takes_its_demand_with_it(is_stream: bool
         assert not running.engine.exchanges
 
 
-def test_a_long_answer_without_a_stream_passes_in_parts_and_whole() -> None:
-    words = ("word " * 200_000,)
+def test_a_long_answer_that_is_no_stream_passes_in_parts_and_whole() -> None:
+    text = "word " * 200_000
 
     async def long(exchange: Exchange) -> None:
-        await chat(exchange, words)
+        await exchange.answer({"choices": [{"text": text}], "model": "small", "usage": USAGE})
 
     with gateway() as running:
         running.engine.script = long
-        answer = running.chat()
-        assert answer.json()["choices"][0]["message"]["content"] == words[0]
+        answer = running.post("/v1/completions", {"model": "small", "prompt": "x"})
+        assert answer.json()["choices"][0]["text"] == text
+        assert answer.headers["x-engine"] == "yes"
         row = running.get("/api/activity").json()["requests"][0]
         assert row["completion_tokens"] == 2
 

@@ -31,6 +31,7 @@ class Endpoint:
         needs: what the model must be able to do; None if any model can.
         reach: how far the gateway goes to get the model.
         is_light: takes no slot of the model.
+        is_counting: the answer is a number, never a stream.
         is_multipart: the body is a form with files, passed on as it is.
     """
 
@@ -40,6 +41,7 @@ class Endpoint:
     needs: Capability | None = None
     reach: Reach = Reach.ANY
     is_light: bool = False
+    is_counting: bool = False
     is_multipart: bool = False
 
 
@@ -56,6 +58,7 @@ def _counting(name: str, target: str, dialect: Dialect) -> Endpoint:
         needs=Capability.CHAT,
         reach=Reach.FREE,
         is_light=True,
+        is_counting=True,
     )
 
 

@@ -18,6 +18,8 @@ import aiohttp
 from starlette.types import Receive, Send
 
 from hotset.core.errors import EngineProblem, HotsetError
+from hotset.gateway.dialects.base import encode
+from hotset.gateway.dialects.collect import Collector
 from hotset.gateway.dialects.failure import BadRequest, Failure, failure_from_engine, failure_of
 from hotset.gateway.dialects.streams import Rename, Usage, count
 from hotset.gateway.endpoints import Endpoint
@@ -58,6 +60,8 @@ class Call:
         body: what the engine gets.
         other_body: a second form, for an engine that refuses the first.
         headers: for the engine, without any key.
+        is_stream: whether the client gets one.
+        collector: puts the engine's stream together for a client that does not.
         wants_usage: whether a stream brings usage as an event of its own.
         has_tools: whether the model is offered any.
         client: address, for people.
@@ -72,6 +76,7 @@ class Call:
     headers: tuple[tuple[str, str], ...] = ()
     method: str = "POST"
     is_stream: bool = False
+    collector: Collector | None = None
     wants_usage: bool = True
     has_tools: bool = False
     client: str = ""
@@ -280,24 +285,36 @@ class Relay:
         engine write."""
         stream = call.endpoint.dialect.stream(rename=rename, wants_usage=call.wants_usage)
         outcome.usage = stream.usage
-        await reply.begin_stream()
+        collector = call.collector
+
+        async def send(data: bytes) -> None:
+            if collector is None:
+                await reply.write(data)
+            else:
+                collector.add(data)
+
+        if call.is_stream:
+            await reply.begin_stream()
         try:
             async for data in response.content.iter_any():
                 if stream.lacks_start(data):
                     counted = await self._ask(upstream, "POST", _COUNT_PATH, call.body)
                     num_tokens = count(counted.get("input_tokens"))
-                    await reply.write(stream.start(call.asked, num_tokens))
+                    await send(stream.start(call.asked, num_tokens))
                 if out := stream.feed(data):
-                    await reply.write(out)
+                    await send(out)
                 if stream.failure is not None:
                     await reply.fail(stream.failure)
                     return
         finally:
             if kept := stream.flush():
-                await reply.write(kept)
+                await send(kept)
         if not stream.is_complete:
             raise EngineProblem(f"{call.model.id}: the engine broke off the answer")
-        await reply.end()
+        if collector is None:
+            await reply.end()
+        else:
+            await reply.whole(encode(collector.answer()))
 
     async def _pass_whole(
         self,
@@ -316,7 +333,7 @@ class Relay:
         headers = _passed_headers(response)
         dialect = call.endpoint.dialect
         if content.at_eof():
-            first = dialect.answer(rename.apply(first) if rename else first)
+            first = rename.apply(first) if rename else first
             outcome.usage = dialect.usage_of(first[:_EDGE_BYTES], first[-_EDGE_BYTES:])
             length = str(len(first)).encode()
             await reply.begin(response.status, [*headers, (b"content-length", length)])

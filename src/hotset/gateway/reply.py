@@ -75,6 +75,12 @@ class Reply:
             self.first_at = self.first_at or self.last_at
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
+    async def whole(self, body: bytes) -> None:
+        """A JSON answer in one piece."""
+        length = str(len(body)).encode()
+        await self.begin(200, [(b"content-type", b"application/json"), (b"content-length", length)])
+        await self.end(body)
+
     async def fail(self, failure: Failure) -> None:
         """End with an error: as a status where nothing was sent yet, else as the last event.
 

@@ -140,7 +140,14 @@ def make_call(
     dialect = endpoint.dialect
     wants_usage = dialect.wants_usage(body)
     has_vision = Capability.VISION in model.capabilities
-    if dialect.prepare(body, has_vision=has_vision):
+    is_changed = dialect.prepare(body, has_vision=has_vision)
+    is_stream = body.get("stream") is True
+    collector = None
+    if not is_stream and not endpoint.is_counting:
+        collector = dialect.collector(body)
+    if collector is not None:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    if is_changed or collector is not None:
         data = encode(body)
     other = dialect.rearranged(body)
     return Call(
@@ -151,8 +158,9 @@ def make_call(
         body=data,
         other_body=None if other is None else encode(other),
         headers=(("Content-Type", "application/json"),),
-        is_stream=body.get("stream") is True,
-        wants_usage=wants_usage,
+        is_stream=is_stream,
+        collector=collector,
+        wants_usage=wants_usage or collector is not None,
         has_tools=bool(body.get("tools")) and body.get("tool_choice") != "none",
         client=client,
     )

@@ -29,6 +29,7 @@ from hotset.gateway.dialects.checks import (
     shown,
     steady_billing,
 )
+from hotset.gateway.dialects.collect import Collector, MessageCollector
 from hotset.gateway.dialects.failure import BadRequest, Failure, failure_from_engine
 from hotset.gateway.dialects.order import join_contents, without_empty_end, without_repeated_roles
 from hotset.gateway.dialects.patterns import mend_patterns
@@ -173,6 +174,10 @@ class AnthropicDialect(Dialect):
             changed["chat_template_kwargs"] = {"enable_thinking": False}
         return {**body, **changed} if changed else None
 
+    def collector(self, body: dict[str, Any]) -> Collector:
+        del body
+        return MessageCollector()
+
     def stream(self, *, rename: Rename | None, wants_usage: bool) -> EventStream:
         del wants_usage
         return _AnthropicStream(rename)
@@ -195,17 +200,6 @@ class AnthropicDialect(Dialect):
 
     def error_event(self, failure: Failure, request_id: str) -> bytes:
         return event_bytes(self.error(failure, request_id), "error")
-
-    def answer(self, body: bytes) -> bytes:
-        if b'"stop_sequence":"' not in body:
-            return body
-        try:
-            message = json.loads(body)
-        except ValueError:
-            return body
-        if not _mend_stop(message):
-            return body
-        return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
 
     def usage_of(self, head: bytes, tail: bytes) -> Usage:
         usage = Usage()

@@ -6,6 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from typing import Any
 
+from hotset.gateway.dialects.collect import Collector
 from hotset.gateway.dialects.failure import Failure
 from hotset.gateway.dialects.streams import EventStream, Rename, Usage
 
@@ -46,6 +47,14 @@ class Dialect(ABC):
         del body
         return True
 
+    def collector(self, body: dict[str, Any]) -> Collector | None:
+        """What puts a streamed answer together for a client that wants it whole.
+
+        None where the engine's own whole answer has to do: then it is passed on as it is.
+        """
+        del body
+        return None
+
     @abstractmethod
     def stream(self, *, rename: Rename | None, wants_usage: bool) -> EventStream:
         """A follower for one streamed answer."""
@@ -57,10 +66,6 @@ class Dialect(ABC):
     @abstractmethod
     def error_event(self, failure: Failure, request_id: str) -> bytes:
         """The failure as the last event of a stream that has begun."""
-
-    def answer(self, body: bytes) -> bytes:
-        """A whole answer, mended where the engine writes it wrongly."""
-        return body
 
     def usage_of(self, head: bytes, tail: bytes) -> Usage:
         """What a whole answer used, from its first and its last bytes."""

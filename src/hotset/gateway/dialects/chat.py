@@ -18,6 +18,7 @@ from hotset.gateway.dialects.checks import (
     shown,
     steady_billing,
 )
+from hotset.gateway.dialects.collect import ChatCollector, Collector
 from hotset.gateway.dialects.failure import BadRequest
 from hotset.gateway.dialects.openai import OpenAIDialect
 from hotset.gateway.dialects.order import (
@@ -38,6 +39,12 @@ class ChatDialect(OpenAIDialect):
         changed = _mend_tools(body) or changed
         changed = mend_format(body) or changed
         return _mend_messages(body, has_vision=has_vision) or changed
+
+    def collector(self, body: dict[str, Any]) -> Collector | None:
+        # With tools the engine gives no probabilities in a stream.
+        if body.get("logprobs") and body.get("tools"):
+            return None
+        return ChatCollector()
 
     def rearranged(self, body: dict[str, Any]) -> dict[str, Any] | None:
         messages = body["messages"]

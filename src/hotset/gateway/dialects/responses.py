@@ -22,6 +22,7 @@ from hotset.gateway.dialects.checks import (
     refuse_images,
     shown,
 )
+from hotset.gateway.dialects.collect import Collector, ResponseCollector
 from hotset.gateway.dialects.failure import BadRequest, Failure, failure_from_engine
 from hotset.gateway.dialects.openai import OpenAIDialect
 from hotset.gateway.dialects.patterns import mend_patterns
@@ -129,6 +130,10 @@ class ResponsesDialect(OpenAIDialect):
         if isinstance(body["input"], str):
             return changed
         return _mend_items(body, has_vision=has_vision) or changed
+
+    def collector(self, body: dict[str, Any]) -> Collector:
+        del body
+        return ResponseCollector()
 
     def stream(self, *, rename: Rename | None, wants_usage: bool) -> EventStream:
         del wants_usage
