@@ -106,12 +106,12 @@ def test_the_server_takes_the_plugin_for_version_2(native: NativeStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "types"),
+    ("family", "experts_type", "down_type"),
     [
-        ("qwen3moe", {"experts_type": "Q4_0"}),
-        ("olmoe", {"experts_type": "Q4_K", "down_type": "Q6_K"}),
-        ("deepseek2", {"experts_type": "IQ4_XS"}),
-        ("gpt-oss", {"experts_type": "MXFP4"}),
+        ("qwen3moe", "Q4_0", "Q4_0"),
+        ("olmoe", "Q4_K", "Q6_K"),
+        ("deepseek2", "IQ4_XS", "IQ4_XS"),
+        ("gpt-oss", "MXFP4", "MXFP4"),
     ],
 )
 def test_on_its_cpu_the_store_gives_the_bits_of_the_stock_server(
@@ -119,9 +119,11 @@ def test_on_its_cpu_the_store_gives_the_bits_of_the_stock_server(
     server: LlamaServerEngine,
     tmp_path: Path,
     family: str,
-    types: dict[str, str],
+    experts_type: str,
+    down_type: str,
 ) -> None:
-    model = write_tiny(family, tmp_path / "tiny.gguf", **types)
+    path = tmp_path / "tiny.gguf"
+    model = write_tiny(family, path, experts_type=experts_type, down_type=down_type)
     prompts = [*PROMPTS, LONG_PROMPT]
     placement = Placement({"ubatch_tokens": 128})
     stock, _ = placement.answers(server, placement.settings(model[0]), prompts)
@@ -157,7 +159,7 @@ def test_large_batches_do_not_take_experts_from_the_store_to_the_card(
     model = write_tiny("olmoe", tmp_path / "tiny.gguf")
     placement = on_card(card, batch_tokens=64)
     settings = placement.settings(model[0], cpu_moe_layers=ALL_LAYERS)
-    on_cpu = Placement(placement.changes | {"gpu_layers": 0})
+    on_cpu = Placement({**placement.changes, "gpu_layers": 0})
     prompts = [LONG_PROMPT]
     stored, _, counters = stored_answers(native, model, placement, prompts)
     _, _, counters_on_cpu = stored_answers(native, model, on_cpu, prompts)
