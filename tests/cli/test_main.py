@@ -12,7 +12,10 @@ from clikit import COMMAND, assert_refused, environment, hotset
 from hotset import __version__
 
 LOOKING = ("ps", "load", "unload", "logs", "why")
-NAMES = ("inspect", "plan", "run", "serve", *LOOKING, "doctor", "demo", "machine", "store")
+NAMES = (
+    *("inspect", "plan", "run", "serve", *LOOKING, "doctor", "demo", "simulate"),
+    *("machine", "store", "trace"),
+)
 
 
 def test_the_version_is_the_packages(tmp_path: Path) -> None:
