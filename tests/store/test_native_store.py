@@ -12,6 +12,7 @@ import pytest
 NATIVE = Path(__file__).parents[2] / "native"
 # Kept between runs: only what changed is built again.
 BUILDS = Path(__file__).parents[2] / "build" / "sanitizers"
+TESTS = ("store-test", "tally-test", "policy-test")
 
 
 def tool(name: str) -> str:
@@ -32,9 +33,8 @@ def test_the_stores_own_tests_pass_under_the_sanitizer(sanitizer: str) -> None:
             *("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DHOTSET_TESTS=ON"),
             f"-DHOTSET_SANITIZE={sanitizer}",
         ],
-        [tool("cmake"), "--build", str(build), "--target", "store-test", "tally-test"],
-        [str(build / "store-test")],
-        [str(build / "tally-test")],
+        [tool("cmake"), "--build", str(build), "--target", *TESTS],
+        *([str(build / test)] for test in TESTS),
     ]
     for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
