@@ -243,7 +243,7 @@ void a_file_that_changes_during_a_read_gives_no_weights() {
         Trouble trouble;
         trouble.delay_us = 20000;
         Store store(model);
-        EXPECT(store.open(1, {0, 0, Trouble::read, &trouble}));
+        EXPECT(store.open(1, {0, 0, Trouble::read, &trouble, nullptr}));
         const int32_t expert = 1;
         hotset_lease* lease = hotset_store_acquire(store.store, 0, &expert, 1, HOTSET_ALL_PARTS, 1);
         EXPECT(lease != nullptr);

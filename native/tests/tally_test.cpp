@@ -62,7 +62,8 @@ void layers_add_up_to_the_whole_and_both_can_be_read_at_any_time() {
         for (int layer = 0; layer < NUM_LAYERS - 1; ++layer) {
             hotset_store_share_layer_stats(store.store, layer, &layers[layer]);
         }
-        EXPECT(store.open(7.5 / (NUM_LAYERS * NUM_EXPERTS), {0, 0, Trouble::read, &trouble}));
+        EXPECT(
+            store.open(7.5 / (NUM_LAYERS * NUM_EXPERTS), {0, 0, Trouble::read, &trouble, nullptr}));
         std::atomic<bool> done = false;
         std::thread reader([&] {
             uint64_t num_requests = 0;
