@@ -95,8 +95,8 @@ class Engine:
             self.event(writer, {"choices": [choice], "model": self.alias})
             await writer.drain()
             await asyncio.sleep(pause_s)
-        choice = {"finish_reason": "stop", "index": 0, "delta": {}}
-        self.event(writer, {"choices": [choice], "model": self.alias})
+        end = {"finish_reason": "stop", "index": 0, "delta": {}}
+        self.event(writer, {"choices": [end], "model": self.alias})
         usage: dict[str, int] = {
             "prompt_tokens": 3,
             "completion_tokens": events,

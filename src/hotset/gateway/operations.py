@@ -41,7 +41,7 @@ from starlette.routing import Route
 
 import hotset
 from hotset.core.errors import ClientProblem, HotsetError
-from hotset.gateway.catalog import listed_row, router_props, running_row
+from hotset.gateway.catalog import listed_row, router_events, router_props, running_row
 from hotset.gateway.dialects.checks import check_kind
 from hotset.gateway.dialects.failure import BadRequest
 from hotset.gateway.events import VERSION
@@ -73,6 +73,7 @@ class Operations:
         get = [
             ("/v1/models", self.models),
             ("/models", self.models),
+            ("/models/sse", self.router_events),
             ("/v1/models/{name:path}", self.model),
             ("/health", self.health),
             ("/v1/health", self.health),
@@ -206,10 +207,7 @@ class Operations:
         def first() -> dict[str, Any]:
             return {"type": "models", "models": self._rows()}
 
-        stream = self._journal.hub.stream(first, self._settings.keep_alive_s)
-        return StreamingResponse(
-            stream, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
-        )
+        return _streaming(self._journal.hub.stream(first, self._settings.keep_alive_s))
 
     async def api_logs(self, request: Request) -> Response:
         model = self._asked(request)
@@ -261,6 +259,14 @@ class Operations:
         self._in_background(self._pool.unload(model.id), f"unload {model.id}")
         return JSONResponse({"success": True})
 
+    async def router_events(self, _: Request) -> Response:
+        def none() -> dict[str, Any]:
+            return {"type": "models"}
+
+        return _streaming(
+            self._journal.hub.stream(none, self._settings.keep_alive_s, router_events)
+        )
+
     # Shared.
 
     def _asked(self, request: Request) -> ServedModel:
@@ -304,6 +310,12 @@ class Operations:
                 yield "".join(f"{line}\n" for _, line in fresh)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._journal.hub.closed(), _FOLLOW_EVERY_S)
+
+
+def _streaming(events: AsyncIterator[bytes]) -> Response:
+    return StreamingResponse(
+        events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+    )
 
 
 def _flag(body: dict[str, Any], key: str, *, default: bool) -> bool:
