@@ -19,9 +19,11 @@ import httpx
 import psutil
 import pytest
 
+from clikit import background
 from enginekit import await_none_of
 from gatewaykit import RawClient, await_true, events_of
 from hotset.gateway.health import Health
+from hotset.gguf.synth.models import write_tiny
 from scriptedkit import Scripted, ScriptedGateway, scripted_gateway
 
 MODELS = ("a", "b", "failing", "hanging", "slow")
@@ -205,6 +207,17 @@ def test_what_an_engine_has_started_ends_with_it_in_whatever_session(
     why = gateway.get("/api/why?model=a").json()
     assert why["model"]["state"] == "unloaded"
     assert "unloaded by hand" in why["lines"][0]
+
+
+def test_a_killed_gateway_leaves_nothing_of_an_engine_that_strays(tmp_path: Path) -> None:
+    scripted = Scripted(tmp_path, ("a",))
+    write_tiny("llama", tmp_path / "a.gguf")
+    scripted.behave("a", strays=True)
+    words = ("serve", tmp_path / "a.gguf", "--port", "0", "--engine", scripted.engine.program)
+    with background(*words, home=tmp_path) as server:
+        server.await_note("/v1 (OpenAI)")
+        assert len(pids_of(scripted, "a")) >= 2
+        server.send(signal.SIGKILL)  # what it leaves behind is looked for at the end of the block
 
 
 def test_a_burst_waits_as_far_as_the_queue_goes_and_the_rest_is_told_when_to_come_again(

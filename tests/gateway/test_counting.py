@@ -96,12 +96,13 @@ class _Handle:
     url, api_key, pid, context_tokens = "http://127.0.0.1:1", None, 1, 32
     held: ClassVar[dict[str, int]] = {}
 
-    def __init__(self, living: set[str], model_id: str) -> None:
-        self._living, self._id = living, model_id
-        living.add(model_id)
+    def __init__(self, living: list[_Handle], model_id: str) -> None:
+        self.id = model_id
+        self._living = living
+        living.append(self)
 
     def is_alive(self) -> bool:
-        return self._id in self._living
+        return self in self._living
 
     def died(self) -> Any:
         raise NotImplementedError
@@ -111,12 +112,16 @@ class _Handle:
 
     def stop(self, *, grace_s: float) -> None:
         del grace_s
-        self._living.discard(self._id)
+        if self in self._living:
+            self._living.remove(self)
 
 
 def test_tokenizers_are_kept_while_they_are_asked_and_never_many() -> None:
-    living: set[str] = set()
+    living: list[_Handle] = []
     started: list[str] = []
+
+    def names() -> set[str]:
+        return {handle.id for handle in living}
 
     def begin(model_id: str) -> _Handle:
         started.append(model_id)
@@ -127,16 +132,16 @@ def test_tokenizers_are_kept_while_they_are_asked_and_never_many() -> None:
 
         async def use(model_id: str) -> None:
             async with tokenizers.hold(model(model_id)):
-                assert model_id in living
+                assert model_id in names()
 
         await asyncio.gather(*(use("a") for _ in range(5)))
         await use("b")
         await use("a")
         assert started == ["a", "b"]
         await use("c")
-        while "b" in living:
+        while "b" in names():
             await asyncio.sleep(0.01)
-        assert living == {"a", "c"}
+        assert names() == {"a", "c"}
         living.clear()
         await use("a")
         assert started == ["a", "b", "c", "a"]
@@ -144,14 +149,14 @@ def test_tokenizers_are_kept_while_they_are_asked_and_never_many() -> None:
             await asyncio.sleep(0.02)
         await use("a")
         await tokenizers.close()
-        assert living == set()
+        assert living == []
 
     asyncio.run(act())
 
 
 def test_a_client_that_leaves_ends_no_start_that_others_wait_for() -> None:
     async def act() -> None:
-        living: set[str] = set()
+        living: list[_Handle] = []
         tokenizers = Tokenizers(lambda model_id: _Handle(living, model_id))
 
         async def use() -> str:
