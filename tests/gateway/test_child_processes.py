@@ -22,7 +22,9 @@ import pytest
 from clikit import background
 from enginekit import await_none_of
 from gatewaykit import RawClient, await_true, events_of
+from ggufkit import Gguf, Tensor, number, text
 from hotset.gateway.health import Health
+from hotset.gguf.reader import read_header
 from hotset.gguf.synth.models import write_tiny
 from scriptedkit import Scripted, ScriptedGateway, scripted_gateway
 
@@ -218,6 +220,42 @@ def test_a_killed_gateway_leaves_nothing_of_an_engine_that_strays(tmp_path: Path
         server.await_note("/v1 (OpenAI)")
         assert len(pids_of(scripted, "a")) >= 2
         server.send(signal.SIGKILL)  # what it leaves behind is looked for at the end of the block
+
+
+def test_pictures_reach_the_model_whose_projector_lies_beside_it_and_no_other(
+    tmp_path: Path,
+) -> None:
+    scripted = Scripted(tmp_path, ())
+    (seeing,) = write_tiny("gemma3", tmp_path / "seeing.gguf")
+    write_tiny("llama", tmp_path / "blind.gguf")
+    width = read_header(seeing).metadata["gemma3.embedding_length"]
+    assert isinstance(width, int)
+    keys = {
+        "general.architecture": text("clip"),
+        "clip.projector_type": text("gemma3"),
+        "clip.vision.projection_dim": number("u32", width),
+    }
+    tensors = (Tensor("mm.input_projection.weight", (width, 32)),)
+    Gguf(tuple(keys.items()), tensors).write(tmp_path / "mmproj-seeing.gguf")
+    words = ("serve", tmp_path, "--port", "0", "--engine", scripted.engine.program)
+    url = "data:image/png;base64,iVBORw0KGgo="
+    parts = [{"type": "image_url", "image_url": {"url": url}}]
+    with background(*words, home=tmp_path) as server:
+        address = server.await_note("/v1 (OpenAI)").split("/v1 ")[0]
+        rows = httpx.get(f"{address}/v1/models").json()["data"]
+        assert {row["id"]: row["capabilities"]["vision"] for row in rows} == {
+            "seeing": True,
+            "blind": False,
+        }
+        for name, status in (("seeing", 200), ("blind", 400)):
+            body = {"model": name, "messages": [{"role": "user", "content": parts}]}
+            answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
+            assert answer.status_code == status, answer.text
+        server.send(signal.SIGINT)
+        assert server.end().code == 0
+    assert answer.json()["error"]["code"] == "image_not_supported"
+    assert scripted.log("seeing").count("asked") == 1
+    assert scripted.log("blind") == []
 
 
 def test_a_burst_waits_as_far_as_the_queue_goes_and_the_rest_is_told_when_to_come_again(

@@ -21,7 +21,7 @@ from hotset.gateway.names import Name, given_names
 from hotset.gateway.offers import Offer, StartWatch
 from hotset.gateway.pool import Capability
 from hotset.gguf.kinds import Kind, kind_of, metadata_text
-from hotset.gguf.library import Entry, list_models
+from hotset.gguf.library import Entry, find_projectors, list_models
 from hotset.gguf.shards import open_model
 from hotset.probe.memory import memory
 
@@ -207,6 +207,12 @@ def fleet_of_config(config: Config, wishes: Wishes) -> Fleet:
         if found.kind not in _CAPABILITIES:
             raise ConfigProblem(f"models.{id_}: {entry.path.name} is no model but: {found.kind}")
         own = replace(wishes, context_tokens=entry.ctx, kv_type=entry.kv, slots=entry.slots)
+        own = replace(own, has_vision=entry.vision is not False)
+        if entry.vision and not (found.model and find_projectors(found.model)):
+            raise ConfigProblem(
+                f"models.{id_}: vision is true, but no projector (mmproj) for it lies beside"
+                f" {entry.path.name}; put it there, or leave vision out"
+            )
         members.append(
             _member(
                 Name(id_, entry.aliases),
@@ -252,11 +258,14 @@ def _member(
     context_tokens = None
     file_bytes = sum(file.stat().st_size for file in (entry.model.paths if entry.model else ()))
     need = {_RAM: file_bytes}
+    capabilities = _CAPABILITIES[entry.kind or Kind.CHAT]
     try:
         ready = _prepared(path, wishes, engine)
     except MachineProblem:
         pass
     else:
+        if ready.projector:
+            capabilities |= {Capability.VISION}
         footprint = ready.plan.footprint
         n_bytes = footprint.total_bytes
         if num_models > 1:
@@ -266,7 +275,7 @@ def _member(
     offer = Offer(
         name=name,
         need=need,
-        capabilities=_CAPABILITIES[entry.kind or Kind.CHAT],
+        capabilities=capabilities,
         context_tokens=context_tokens,
         n_bytes=file_bytes,
         created_s=int(path.stat().st_mtime),
@@ -278,7 +287,7 @@ def _member(
 
 
 def _prepared(path: Path, wishes: Wishes, engine: str) -> Launchable:
-    return prepare(str(path), wishes, engine, may_embed=True)
+    return prepare(str(path), wishes, engine, may_embed=True, has_vision=True)
 
 
 def _with_prompt_cache(ready: Launchable, granted_bytes: int) -> Launchable:
