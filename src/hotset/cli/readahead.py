@@ -1,9 +1,9 @@
 """The next model's file on its way into memory while the present one still answers.
 
 Only into memory that nobody needs, so that no page of a running model has to give way. The kernel
-reads by itself once it is told what will be needed, which takes less than to read and throw away. It
-is told little by little, and what it was told is awaited, so that the disk stays free for others and
-the reading can end at any moment.
+reads by itself once it is told what will be needed, which takes less than to read and throw away.
+It is told little by little, and what it was told is awaited, so that the disk stays free for others
+and the reading can end at any moment.
 """
 
 from __future__ import annotations
