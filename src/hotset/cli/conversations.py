@@ -22,6 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
+
 from hotset.core.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -96,6 +98,12 @@ class Conversations:
         self._budget_bytes = budget_bytes
         self._least_free_bytes = least_free_bytes
         self._patience_s = patience_s
+        # To make a client takes 40 ms, and each engine is asked two or three times in its life.
+        self._http = httpx.Client(
+            timeout=_RESTORE_S,
+            trust_env=False,
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
         self._too_long: dict[str, int] = {}
         self._sealing: dict[str, list[threading.Thread]] = {}
 
@@ -116,7 +124,7 @@ class Conversations:
         """
         deadline_s = time.monotonic() + self._patience_s
         try:
-            for slot, n_tokens in _used_slots(running):
+            for slot, n_tokens in _used_slots(self._http, running):
                 if _LEAST_TOKENS <= n_tokens < self._too_long.get(name, math.inf):
                     self._save_slot(running, name, slot, n_tokens, deadline_s, note)
         except OSError as error:
@@ -128,7 +136,7 @@ class Conversations:
         part = self.folder / f"{name}-{slot}.{secrets.token_hex(8)}.part"
         ask: _Ask | None = None
         while not (reason := self._why_not(part, deadline_s)):
-            ask = ask or _Ask(running, slot, "save", part.name)
+            ask = ask or _Ask(self._http, running, slot, "save", part.name)
             if ask.is_done(_LOOK_S):
                 break
         if reason:
@@ -210,7 +218,7 @@ class Conversations:
         is_whole = f"{_checksum(state, is_over):08x}" == state.suffixes[-2][1:]
         n_tokens = 0
         if is_whole:
-            ask = _Ask(running, slot, "restore", state.name)
+            ask = _Ask(self._http, running, slot, "restore", state.name)
             deadline_s = time.monotonic() + _RESTORE_S
             while not ask.is_done(_LOOK_S) and not is_over():
                 pass
@@ -241,25 +249,23 @@ class Conversations:
 class _Ask:
     """A request to save or restore a slot, on a thread of its own."""
 
-    def __init__(self, running: Running, slot: int, action: str, file_name: str) -> None:
+    def __init__(
+        self, http: httpx.Client, running: Running, slot: int, action: str, file_name: str
+    ) -> None:
         self._answer: dict[str, object] = {}
-        self._thread = threading.Thread(
-            target=self._ask, args=(running, slot, action, file_name), daemon=True
+        self._request = http.build_request(
+            "POST",
+            f"{running.url}/slots/{slot}",
+            params={"action": action},
+            json={"filename": file_name},
+            headers=running.headers(),
         )
+        self._thread = threading.Thread(target=self._ask, args=(http,), daemon=True)
         self._thread.start()
 
-    def _ask(self, running: Running, slot: int, action: str, file_name: str) -> None:
-        import httpx
-
+    def _ask(self, http: httpx.Client) -> None:
         with suppress(httpx.HTTPError, ValueError):
-            answer = httpx.post(
-                f"{running.url}/slots/{slot}",
-                params={"action": action},
-                json={"filename": file_name},
-                headers=running.headers(),
-                timeout=_RESTORE_S,
-                trust_env=False,
-            )
+            answer = http.send(self._request)
             found = answer.json() if answer.status_code == 200 else None
             self._answer = found if isinstance(found, dict) else {}
 
@@ -273,14 +279,11 @@ class _Ask:
         return value if isinstance(value, int) else 0
 
 
-def _used_slots(running: Running) -> list[tuple[int, int]]:
+def _used_slots(http: httpx.Client, running: Running) -> list[tuple[int, int]]:
     """Slots that have computed anything, with the tokens that they hold; the fullest first."""
-    import httpx
-
     try:
-        slots = httpx.get(
-            f"{running.url}/slots", headers=running.headers(), timeout=_ASK_S, trust_env=False
-        ).json()
+        answer = http.get(f"{running.url}/slots", headers=running.headers(), timeout=_ASK_S)
+        slots = answer.json()
         used = [(int(s["id"]), int(s["n_prompt_tokens"])) for s in slots if "id_task" in s]
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return []
