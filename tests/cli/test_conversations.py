@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -306,12 +307,18 @@ def test_an_engine_that_cannot_save_is_noted(folder: Path, engine: Opened) -> No
     assert not refusing.ended.is_set()
 
 
-def test_nothing_is_written_on_a_disk_that_is_nearly_full(folder: Path, engine: Opened) -> None:
-    kept = conversations(folder, least_free_bytes=1 << 60)
+def test_nothing_is_written_on_a_disk_that_is_nearly_full_and_all_is_well_when_it_is_not(
+    folder: Path, engine: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = conversations(folder, least_free_bytes=1000)
     leaving = engine(TALK)
-    assert "the disk is nearly full" in saved(kept, leaving)[0]
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=999))
+        assert "the disk is nearly full" in saved(kept, leaving)[0]
     assert names(folder) == []
     assert not leaving.ended.is_set()
+    saved(kept, leaving)
+    assert len(names(folder)) == 1
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,8 @@ class Conversations:
                 break
         if reason:
             note(f"slot {slot}: conversation of {n_tokens:,} tokens not saved: {reason}")
-            self._too_long[name] = n_tokens
             if ask:
+                self._too_long[name] = n_tokens
                 running.stop(grace_s=0)
                 ask.is_done(_ASK_S)
             part.unlink(missing_ok=True)

@@ -129,7 +129,10 @@ class Fleet:
         kept = self.conversations
         if kept is None or running.settings.slot_folder is None:
             return lambda: None
-        name = state_name(ready.files, running.loaded.build, running.settings)
+        try:
+            name = state_name(ready.files, running.loaded.build, running.settings)
+        except OSError:  # a file is gone that the engine still has open
+            return lambda: None
         kept.restore(running, name, watch.on_line, watch.cancel)
         return lambda: kept.save(running, name, watch.on_line)
 
