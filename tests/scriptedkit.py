@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from hotset.engine.watch import Patience
 from hotset.gateway.engines import EnginePool
 from hotset.gateway.ledger import Bytes, Rules
 from hotset.gateway.names import Name
-from hotset.gateway.offers import Offer, StartWatch
+from hotset.gateway.offers import Claims, Offer, StartWatch
 from hotset.gateway.settings import GatewaySettings
 
 _PROGRAM = Path(__file__).with_name("scripted_engine.py")
@@ -93,6 +94,12 @@ class Scripted:
             patience=self.patience,
         )
         return ServedEngine(running, bytes_by_device, ExpertWatch(None), ExitStack(), lambda: None)
+
+    def read_ahead(
+        self, model_id: str, claims: Callable[[], Claims], cancel: threading.Event
+    ) -> str:
+        del model_id, claims, cancel
+        return ""
 
     def room(self, pids: Sequence[int]) -> Bytes:
         del pids

@@ -1,4 +1,7 @@
-"""`python -m benchmarks.gateway`: the gateway against asking the engine directly, in turn."""
+"""`python -m benchmarks.gateway`: the gateway against asking the engine directly, in turn.
+
+`python -m benchmarks.gateway swap` measures swaps (see `benchmarks.gateway.swap`).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typing import Any
 
 import psutil
 import uvloop
+from benchmarks.gateway import swap
 from benchmarks.gateway.client import Seen, ask, ask_many
 
 __all__ = ["main"]
@@ -180,6 +184,9 @@ async def _real(port: int, direct: int, key: str, rounds: int) -> dict[str, Any]
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["swap"]:
+        swap.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(prog="benchmarks.gateway", description=__doc__)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--events", type=int, default=40, help="per stream")

@@ -15,10 +15,11 @@ from hotset.cli.settings import settings_of
 from hotset.core.settings import Settings, validate_settings
 from hotset.gateway.ledger import Bytes
 from hotset.gateway.names import Name
-from hotset.gateway.offers import Offer, StartWatch
+from hotset.gateway.offers import Claims, Offer, StartWatch
 from hotset.gateway.pool import Capability
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from hotset.core.plan import Wishes
@@ -111,6 +112,13 @@ class Alone:
         """What its plan takes: the plan has looked for what is free, and there is nobody else."""
         del pids
         return {_RAM: self.ready.plan.footprint.total_bytes}
+
+    def read_ahead(
+        self, model_id: str, claims: Callable[[], Claims], cancel: threading.Event
+    ) -> str:
+        """Nothing: there is no other model to wait for."""
+        del model_id, claims, cancel
+        return ""
 
     def start(self, model_id: str, bytes_by_device: Bytes, watch: StartWatch) -> ServedEngine:
         del model_id

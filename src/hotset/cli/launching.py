@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -189,13 +189,20 @@ def read_subject(model: str, *, may_embed: bool = False, has_vision: bool = True
 
 
 def prepare(
-    model: str, wishes: Wishes, engine: str, *, may_embed: bool = False, has_vision: bool = False
+    model: str,
+    wishes: Wishes,
+    engine: str,
+    *,
+    may_embed: bool = False,
+    has_vision: bool = False,
+    granted: Mapping[str, int] | None = None,
 ) -> Launchable:
     """Read the file, measure the machine, decide.
 
     Args:
         may_embed: an embedding model will do, too.
         has_vision: pictures may come; a projector beside the model is taken.
+        granted: no more bytes than these of the cards named; None for all that is free.
 
     Raises:
         FileProblem: the file cannot be used.
@@ -208,6 +215,10 @@ def prepare(
     chosen = engine_called(engine)
     machine, info = machine_now(chosen, subject.files[0])
     wishes = replace(wishes, has_moe_cache=info is not None and info.has_moe_cache)
+    if granted is not None and machine.devices:
+        from hotset.cli.cards import granted_only
+
+        machine, wishes = granted_only(machine, wishes, granted)
     return make_ready(subject, machine, wishes, chosen)
 
 

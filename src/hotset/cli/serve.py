@@ -150,9 +150,14 @@ def _serve_many(
         fleet = fleet_of_folders(models, wishes, engine, ttl_s=ttl_s)
     settings = _settings(host, port, keys)
     check_port(settings.listen_host, settings.listen_port)
-    kept = Conversations(_cache_folder() / "conversations")
-    fleet = replace(fleet, conversations=kept if kept.open() else None)
     note(f"hotset {__version__}")
+    kept = Conversations(_cache_folder() / "conversations")
+    try:
+        kept.open()
+    except OSError as error:
+        note(f"{kept.folder}: {error.strerror}; conversations end when their model leaves")
+    else:
+        fleet = replace(fleet, conversations=kept)
     for line in describe_fleet(fleet):
         note(line)
     offers = [member.offer for member in fleet.members.values()]

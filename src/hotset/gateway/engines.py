@@ -17,12 +17,24 @@ from itertools import count
 from types import TracebackType
 
 from hotset.core.errors import ClientProblem, EngineProblem, HotsetError, MachineProblem
+from hotset.gateway.ahead import ReadAhead
 from hotset.gateway.explain import explain, places
 from hotset.gateway.health import Health
-from hotset.gateway.ledger import Action, Grant, Model, Phase, Refuse, Request, Rules, Start, Stop
+from hotset.gateway.ledger import (
+    Action,
+    Grant,
+    Model,
+    Phase,
+    Refuse,
+    Request,
+    Rules,
+    Start,
+    Stop,
+    plus,
+)
 from hotset.gateway.lives import Life
 from hotset.gateway.names import Names
-from hotset.gateway.offers import Offer, Starter
+from hotset.gateway.offers import Claims, Offer, Starter
 from hotset.gateway.pool import Reach, Residence, ServedModel, State, Upstream, Waiting
 from hotset.gateway.scheduler import Scheduler
 
@@ -65,10 +77,13 @@ class EnginePool:
         self._offers = {offer.name.id: offer for offer in sorted(offers, key=lambda o: o.name.id)}
         self._names = Names([offer.name for offer in self._offers.values()], default)
         self._starter = starter
-        self._scheduler = Scheduler(map(_model_of, self._offers.values()), rules)
+        self._scheduler = Scheduler((offer.model() for offer in self._offers.values()), rules)
         self._threads = ThreadPoolExecutor(2 * len(offers) + 2, thread_name_prefix="engines")
         self._lives = {id_: Life(id_, self._threads) for id_ in self._offers}
         self._health = Health()
+        self._ahead = ReadAhead(
+            starter, self._claims, lambda id_, line: self._lives[id_].note(line)
+        )
         self._grace_s = 0.0
         self._numbers = count(1)
         self._seats: dict[int, _Seat] = {}
@@ -95,6 +110,7 @@ class EnginePool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(life.end(grace_s=self._grace_s) for life in self._lives.values()))
         await self._health.close()
+        self._ahead.close()
         self._threads.shutdown()
 
     async def close(self) -> None:
@@ -222,6 +238,7 @@ class EnginePool:
             self._measure()
         for order in self._scheduler.step(time.monotonic()):
             self._carry_out(order)
+        self._ahead.want(self._next_to_read())
         self._tell_watchers()
 
     def _carry_out(self, order: Action) -> None:
@@ -300,8 +317,20 @@ class EnginePool:
     # Small things.
 
     def _measure(self) -> None:
+        self._scheduler.measured(self._starter.room(self._claims().pids))
+
+    def _claims(self) -> Claims:
         pids = [life.pid for life in self._lives.values() if life.pid]
-        self._scheduler.measured(self._starter.room(pids))
+        return Claims(pids, plus(*(model.held for model in self._scheduler.models.values())))
+
+    def _next_to_read(self) -> str | None:
+        """The model that comes next, unless a busy one reads its experts from the disk itself."""
+        for model in self._ready():
+            handle = self._lives[model.id].handle
+            if model.running and handle and handle.num_expert_look_ups()[1]:
+                return None
+        wanted = self._scheduler.next_in()
+        return wanted.id if wanted else None
 
     def _known(self, model_id: str) -> Model:
         model = self._scheduler.models.get(model_id)
@@ -377,13 +406,3 @@ class EnginePool:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _model_of(offer: Offer) -> Model:
-    return Model(
-        offer.name.id,
-        offer.need,
-        slots=offer.slots,
-        ttl_s=offer.ttl_s,
-        is_pinned=offer.is_pinned,
-    )

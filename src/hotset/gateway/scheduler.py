@@ -103,8 +103,7 @@ class Scheduler:
         if not self.room:
             return
         reserved: Bytes = {}
-        wanted_models = [m for m in self.models.values() if m.waiting and not m.is_in]
-        for wanted in sorted(wanted_models, key=lambda model: min(model.waiting)):
+        for wanted in self._wanted():
             if not (need := self._affordable(wanted)):
                 continue
             soon = minus(self._room_soon(), *(m.held for m in self._staying()), reserved)
@@ -187,6 +186,11 @@ class Scheduler:
         model.enter(Phase.STOPPING, now_s, reason)
         self._orders.append(Stop(model.id, reason, is_forced, is_eviction))
 
+    def _wanted(self) -> list[Model]:
+        """Models that somebody waits for and that are not in memory, the longest awaited first."""
+        wanted = [m for m in self.models.values() if m.waiting and not m.is_in]
+        return sorted(wanted, key=lambda model: min(model.waiting))
+
     def _in(self, phase: Phase) -> list[Model]:
         return [model for model in self.models.values() if model.phase is phase]
 
@@ -208,6 +212,10 @@ class Scheduler:
         """Whether it could be started now without another having to leave."""
         held = (other.held for other in self.models.values())
         return not model.is_in and fits(model.need, minus(self.room, *held))
+
+    def next_in(self) -> Model | None:
+        """The model that will be started next, once there is room for it; None if nobody waits."""
+        return next(iter(self._wanted()), None)
 
     # What happens, in the order of a request's life.
 
