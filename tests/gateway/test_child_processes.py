@@ -258,6 +258,52 @@ def test_pictures_reach_the_model_whose_projector_lies_beside_it_and_no_other(
     assert scripted.log("blind") == []
 
 
+def test_a_changed_configuration_restarts_the_changed_model_alone(tmp_path: Path) -> None:
+    scripted = Scripted(tmp_path, ())
+    for name in ("a", "b"):
+        write_tiny("llama", tmp_path / f"{name}.gguf")
+    config = tmp_path / "hotset.yaml"
+
+    def describe(**contexts: int) -> None:
+        models = "".join(f"  {n}: {{path: {n}.gguf, ctx: {c}}}\n" for n, c in contexts.items())
+        config.write_text(f"engine: {scripted.engine.program}\nmodels:\n{models}")
+
+    describe(a=512, b=512)
+    with background("serve", "--config", config, "--port", "0", home=tmp_path) as server:
+        url = server.await_note("/v1 (OpenAI)").split("/v1 ")[0]
+
+        def post(model: str, **more: Any) -> httpx.Response:
+            body = body_for(model, **more)
+            return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+
+        assert [post(name).status_code for name in ("a", "b")] == [200, 200]
+        with ThreadPoolExecutor(1) as clients:
+            running = clients.submit(post, "a", events=100, pause_s=0.05)
+            describe(a=512, b=256)
+            describe(a=512, b=128)
+            server.await_note("hotset.yaml is taken over; changed: b")
+            assert post("b").status_code == 200
+            assert running.result().json()["usage"]["completion_tokens"] == 100
+        assert [scripted.log(name).count("started") for name in ("a", "b")] == [1, 2]
+        rows = httpx.get(f"{url}/v1/models").json()["data"]
+        assert {row["id"]: row["context_length"] for row in rows} == {"a": 512, "b": 128}
+        config.write_text("models: {a: {path: a.gguf, ctx_sise: 1}}")
+        server.await_note("is not taken over, all stays as it is: hotset.yaml:1: unknown key")
+        assert "did you mean" in httpx.get(f"{url}/api/config").json()["problem"]
+        describe(a=512, c=512)
+        server.await_note("is not taken over")
+        describe(a=512)
+        server.await_note("hotset.yaml is taken over; gone: b")
+        assert post("b").status_code == 404
+        assert await_true(lambda: scripted.log("b")[-1] == "ended")
+        rows = httpx.get(f"{url}/v1/models").json()["data"]
+        assert [row["id"] for row in rows] == ["a"]
+        assert httpx.get(f"{url}/api/config").json()["problem"] == ""
+        server.send(signal.SIGINT)
+        assert server.end().code == 0
+    assert scripted.log("a").count("started") == 1
+
+
 def test_a_burst_waits_as_far_as_the_queue_goes_and_the_rest_is_told_when_to_come_again(
     scripted: Scripted, gateway: ScriptedGateway
 ) -> None:

@@ -60,7 +60,7 @@ def _counting() -> Iterator[Gateway]:
     running = Gateway(pool, GatewaySettings(listen_port=0))
     paths = {"small": smollm2(), "broken": Path("/nowhere/broken.gguf")}
     running.tokenizers = Tokenizers(
-        TokenizerEngines(paths, "embedded", chat_template=TEMPLATE).start
+        TokenizerEngines(paths.__getitem__, "embedded", chat_template=TEMPLATE).start
     )
     running.start()
     try:

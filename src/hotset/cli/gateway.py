@@ -13,12 +13,14 @@ import uvloop
 
 from hotset.cli.alone import Alone
 from hotset.cli.live import LiveLine
+from hotset.cli.reloading import ConfigWatch
 from hotset.cli.screen import LoadingLine, note
-from hotset.gateway.app import create_app
+from hotset.gateway.app import GatewayApp, create_app
 from hotset.gateway.counting import Tokenizers, TokenizerStarter
 from hotset.gateway.engines import EnginePool
 from hotset.gateway.listen import GatewayServer, make_server
 from hotset.gateway.offers import Offer, Starter
+from hotset.gateway.operations import ConfigReport
 from hotset.gateway.pool import ServedModel, State
 from hotset.gateway.settings import GatewaySettings
 
@@ -36,6 +38,7 @@ class Service:
         tokenizers: starts what counts tokens of models that are not loaded.
         default: the model of requests that name none.
         alone: the only model, which is loaded before the gateway listens; None for several.
+        watch: of the configuration file; None without one.
     """
 
     offers: Sequence[Offer]
@@ -44,6 +47,7 @@ class Service:
     tokenizers: TokenizerStarter
     default: str | None = None
     alone: Alone | None = None
+    watch: ConfigWatch | None = None
 
 
 def run_gateway(service: Service) -> None:
@@ -69,6 +73,7 @@ async def _serve(service: Service) -> int:
             if service.alone and not await end.unless_told(_load(pool, service.alone)):
                 return end.code
             unwatch = pool.watch(_tell)
+            watching = asyncio.create_task(_watch(service.watch, pool, app))
             serving = asyncio.create_task(server.serve())
             while not server.started and not serving.done():
                 await asyncio.sleep(_LOOK_S)
@@ -78,10 +83,19 @@ async def _serve(service: Service) -> int:
                 note(f"{url}/v1 (OpenAI) · {url}/v1/messages (Anthropic) · Ctrl-C ends it")
             await _show_experts(service.alone, serving)
             await serving
+            watching.cancel()
             unwatch()
         finally:
             end.forget()
         return end.code
+
+
+async def _watch(watch: ConfigWatch | None, pool: EnginePool, app: GatewayApp) -> None:
+    def on_report(report: ConfigReport) -> None:
+        app.operations.config = report
+
+    if watch:
+        await watch.run(pool, on_report)
 
 
 async def _load(pool: EnginePool, alone: Alone) -> None:

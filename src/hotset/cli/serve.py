@@ -126,13 +126,14 @@ def _serve_many(
     from hotset.cli.conversations import Conversations
     from hotset.cli.fleet import describe_fleet, fleet_of_config, fleet_of_folders
     from hotset.cli.gateway import Service, run_gateway
+    from hotset.cli.reloading import ConfigWatch
     from hotset.cli.screen import note
     from hotset.cli.tokenizers import TokenizerEngines
     from hotset.engine.ports import check_port
     from hotset.gateway.config import load_config, parse_duration
 
     keys = [key] if key else []
-    default = None
+    default, file = None, None
     if config:
         if models or ttl is not None:
             what = f"MODEL '{models[0]}'" if models else "--ttl"
@@ -161,9 +162,9 @@ def _serve_many(
     for line in describe_fleet(fleet):
         note(line)
     offers = [member.offer for member in fleet.members.values()]
-    paths = {id_: member.path for id_, member in fleet.members.items()}
-    counting = TokenizerEngines(paths, fleet.engine)
-    run_gateway(Service(offers, fleet, settings, counting.start, default=default))
+    counting = TokenizerEngines(lambda id_: fleet.members[id_].path, fleet.engine)
+    watch = ConfigWatch(config, file, fleet, wishes) if config and file else None
+    run_gateway(Service(offers, fleet, settings, counting.start, default=default, watch=watch))
 
 
 def _settings(
@@ -226,7 +227,6 @@ def _serve_one(
         for line in describe_plan(alone.ready):
             note(line)
         template = alone.settings.chat_template
-        counting = TokenizerEngines({alone.id: alone.ready.path}, engine, chat_template=template)
-        run_gateway(
-            Service([alone.offer()], alone, settings, counting.start, default=None, alone=alone)
-        )
+        path = alone.ready.path
+        counting = TokenizerEngines(lambda _: path, engine, chat_template=template)
+        run_gateway(Service([alone.offer()], alone, settings, counting.start, alone=alone))

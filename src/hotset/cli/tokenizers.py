@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,15 +26,15 @@ class TokenizerEngines:
     """Starts them (see `hotset.gateway.counting.TokenizerStarter`).
 
     Args:
-        paths: each model's file, by id.
+        path_of: each model's file, by id.
         engine: as `--engine`; the one that runs the models, so that both count the same.
         chat_template: a text instead of the models' own.
     """
 
     def __init__(
-        self, paths: Mapping[str, Path], engine: str, *, chat_template: str | None = None
+        self, path_of: Callable[[str], Path], engine: str, *, chat_template: str | None = None
     ) -> None:
-        self._paths = paths
+        self._path_of = path_of
         self._engine = engine
         self._chat_template = chat_template
 
@@ -50,7 +50,7 @@ class TokenizerEngines:
         # Once the engine has mapped the file, nobody needs its name any more.
         with folder:
             path = Path(folder.name) / f"{model_id.replace('/', '-')}.gguf"
-            write_stand_in(self._paths[model_id], path)
+            write_stand_in(self._path_of(model_id), path)
             running = start(engine_called(self._engine), self._settings(model_id, path), os.environ)
         return ServedEngine(running, {}, ExpertWatch(None), ExitStack(), lambda: None)
 

@@ -49,11 +49,15 @@ class GatewayApp:
 
     Attributes:
         hub: its events; to be closed before the server stops, because their readers never end.
+        operations: what it answers itself.
         cut: ends all running answers, each with an error that says so.
     """
 
-    def __init__(self, front: Front, hub: EventHub, cut: Callable[[], None]) -> None:
+    def __init__(
+        self, front: Front, hub: EventHub, operations: Operations, cut: Callable[[], None]
+    ) -> None:
         self.hub = hub
+        self.operations = operations
         self.cut = cut
         self._front = front
 
@@ -118,7 +122,8 @@ def create_app(
         lifespan=lifespan,
         exception_handlers={HTTPException: _on_http, HotsetError: _on_hotset, Exception: _on_any},
     )
-    return GatewayApp(Front(app, posts, Gate(settings), journal.metrics), hub, relay.cut)
+    front = Front(app, posts, Gate(settings), journal.metrics)
+    return GatewayApp(front, hub, operations, relay.cut)
 
 
 class _Answering:

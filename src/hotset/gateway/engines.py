@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -90,6 +90,7 @@ class EnginePool:
         self._watchers: list[Callable[[ServedModel], None]] = []
         self._shown: dict[str, ServedModel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._retired: set[str] = set()
 
     async def __aenter__(self) -> EnginePool:
         self._shown = {model.id: model for model in self.models()}
@@ -125,6 +126,32 @@ class EnginePool:
     def num_busy(self) -> int:
         """Requests that hold a model now."""
         return sum(len(model.running) for model in self._scheduler.models.values())
+
+    def reoffer(
+        self, offers: Sequence[Offer], changed: Collection[str], *, default: str | None = None
+    ) -> None:
+        """Take over another list of models; those that stay as they are notice nothing of it.
+
+        A changed model, and one that is not offered any more, leaves after its running answers.
+        Those that wait for a changed one get it as it is now.
+
+        Args:
+            changed: ids of models that have to start anew.
+        """
+        self._names = Names([offer.name for offer in offers], default)
+        fresh = {offer.name.id: offer for offer in offers}
+        for id_, offer in fresh.items():
+            if id_ not in self._scheduler.models:
+                self._scheduler.add(offer.model())
+                self._lives[id_] = Life(id_, self._threads)
+            elif id_ in changed or id_ in self._retired:
+                self._scheduler.describe(offer.model())
+        self._retired = self._scheduler.models.keys() - fresh.keys()
+        for id_ in self._retired:
+            self._scheduler.retire(id_)
+        self._offers |= fresh
+        self._shown = {model.id: self._shown.get(model.id, model) for model in self.models()}
+        self._turn()
 
     # What the relay asks for.
 
@@ -240,6 +267,9 @@ class EnginePool:
             self._carry_out(order)
         self._ahead.want(self._next_to_read())
         self._tell_watchers()
+        for id_ in [id_ for id_ in self._retired if self._scheduler.forget(id_)]:
+            self._retired.discard(id_)
+            del self._lives[id_], self._offers[id_], self._shown[id_]
 
     def _carry_out(self, order: Action) -> None:
         match order:

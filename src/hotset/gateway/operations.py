@@ -21,6 +21,8 @@ hotset's own, in JSON; `version` is 1 and rises when a field changes its meaning
   fields of `hotset.gateway.activity.Activity`, and `id`.
 - `GET /api/events`: see `hotset.gateway.events`.
 - `GET /api/version`: `{"version", "hotset"}`.
+- `GET /api/config`: `{"version", "path", "read_s", "problem"}`: the configuration file, when it was
+  read last, and why it was not taken over; empty where there is none.
 
 Errors are `{"error": {"message", "type", "param", "code"}, "request_id"}` everywhere here.
 """
@@ -31,7 +33,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -51,7 +53,7 @@ from hotset.gateway.pool import Pool, ServedModel, State
 from hotset.gateway.requests import ClientGone, read_body, read_json, resolve
 from hotset.gateway.settings import GatewaySettings
 
-__all__ = ["Operations"]
+__all__ = ["ConfigReport", "Operations"]
 
 _log = logging.getLogger("hotset.gateway")
 
@@ -60,14 +62,34 @@ _MAX_ROWS = 1000
 _SMALL_BODY_BYTES = 64 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigReport:
+    """What has become of the configuration file.
+
+    Attributes:
+        path: empty without one.
+        read_s: when it was looked at last, seconds since 1970.
+        problem: why it was not taken over; empty if it was.
+    """
+
+    path: str = ""
+    read_s: float = 0.0
+    problem: str = ""
+
+
 class Operations:
-    """The handlers. For one event loop; `finish` ends what they have left running."""
+    """The handlers. For one event loop; `finish` ends what they have left running.
+
+    Attributes:
+        config: told by `GET /api/config`.
+    """
 
     def __init__(self, pool: Pool, journal: Journal, settings: GatewaySettings) -> None:
         self._pool = pool
         self._journal = journal
         self._settings = settings
         self._tasks: set[asyncio.Task[None]] = set()
+        self.config = ConfigReport()
 
     def routes(self) -> list[Route]:
         get = [
@@ -88,6 +110,7 @@ class Operations:
             ("/api/activity", self.api_activity),
             ("/api/events", self.api_events),
             ("/api/version", self.api_version),
+            ("/api/config", self.api_config),
         ]
         post = [
             ("/models/load", self.router_load),
@@ -171,6 +194,9 @@ class Operations:
 
     async def api_version(self, _: Request) -> Response:
         return JSONResponse({"version": VERSION, "hotset": hotset.__version__})
+
+    async def api_config(self, _: Request) -> Response:
+        return JSONResponse({"version": VERSION, **asdict(self.config)})
 
     async def api_why(self, request: Request) -> Response:
         model = self._asked(request)
