@@ -68,11 +68,7 @@ class ConfigWatch:
         old, new = self._config, await asyncio.to_thread(load_config, self._path)
         fleet = await asyncio.to_thread(fleet_of_config, new, self._wishes)
         both = old.models.keys() & new.models.keys()
-        changed = {
-            id_
-            for id_ in both
-            if old.models[id_] != new.models[id_] or _ttl(old, id_) != _ttl(new, id_)
-        }
+        changed = {id_ for id_ in both if _described(old, id_) != _described(new, id_)}
         self._config = new
         self._fleet.members.clear()
         self._fleet.members.update(fleet.members)
