@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hotset.cli.fleet import Fleet, fleet_of_folders
-from hotset.cli.gateway import run_gateway
+from hotset.cli.gateway import Service, run_gateway
+from hotset.cli.tokenizers import TokenizerEngines
 from hotset.core.plan import Wishes
 from hotset.gateway.offers import Claims
 from hotset.gateway.settings import GatewaySettings
@@ -38,7 +39,10 @@ def main(folder: str, ram_bytes: int, switch: Path) -> None:
     fleet = fleet_of_folders([folder], wishes, "embedded", ttl_s=None)
     _Switched.switch = switch
     fields = {field.name: getattr(fleet, field.name) for field in dataclasses.fields(fleet)}
-    run_gateway(_Switched(**fields), GatewaySettings(listen_port=0))
+    switched = _Switched(**fields)
+    offers = [member.offer for member in switched.members.values()]
+    counting = TokenizerEngines(lambda id_: switched.members[id_].path, switched.engine)
+    run_gateway(Service(offers, switched, GatewaySettings(listen_port=0), counting.start))
 
 
 if __name__ == "__main__":

@@ -95,8 +95,10 @@ def resolve(pool: Pool, name: object, *, takes_any_name: bool = False) -> Served
     """
     if name is not None and not isinstance(name, str):
         raise BadRequest("must be a text", "model")
+    if name and not takes_any_name:
+        return pool.resolve(name)
     models = pool.models()
-    if len(models) == 1 and (takes_any_name or not name):
+    if len(models) == 1:
         return models[0]
     try:
         return pool.resolve(name or "")
