@@ -280,13 +280,13 @@ def test_a_changed_configuration_restarts_the_changed_model_alone(tmp_path: Path
         with ThreadPoolExecutor(1) as clients:
             running = clients.submit(post, "a", events=100, pause_s=0.05)
             describe(a=512, b=256)
-            describe(a=512, b=128)
+            describe(a=512, b=1024)
             server.await_note("hotset.yaml is taken over; changed: b")
             assert post("b").status_code == 200
             assert running.result().json()["usage"]["completion_tokens"] == 100
         assert [scripted.log(name).count("started") for name in ("a", "b")] == [1, 2]
         rows = httpx.get(f"{url}/v1/models").json()["data"]
-        assert {row["id"]: row["context_length"] for row in rows} == {"a": 512, "b": 128}
+        assert {row["id"]: row["context_length"] for row in rows} == {"a": 512, "b": 1024}
         config.write_text("models: {a: {path: a.gguf, ctx_sise: 1}}")
         server.await_note("is not taken over, all stays as it is: hotset.yaml:1: unknown key")
         assert "did you mean" in httpx.get(f"{url}/api/config").json()["problem"]
