@@ -16,6 +16,8 @@ from enginekit import settings_for
 from gatewaykit import Served, await_true
 from hotset.cli.experts import ExpertWatch
 from hotset.cli.fleet import ServedEngine
+from hotset.core.settings import Settings
+from hotset.engine.base import Engine
 from hotset.engine.llama_server import LlamaServerEngine
 from hotset.engine.start import start
 from hotset.engine.watch import Patience
@@ -51,7 +53,8 @@ class Scripted:
     patience: Patience = field(default_factory=lambda: Patience(idle_s=1.0))
 
     def __post_init__(self) -> None:
-        self.engine = LlamaServerEngine(scripted_program(self.folder))
+        self.program = scripted_program(self.folder)
+        self.engine: Engine = LlamaServerEngine(self.program)
         for name in self.names:
             (self.folder / f"{name}.gguf").touch()
 
@@ -83,10 +86,13 @@ class Scripted:
     def offers(self, ttl_s: float | None = None) -> list[Offer]:
         return [Offer(name=Name(name, ()), need={"RAM": 1}, ttl_s=ttl_s) for name in self.names]
 
+    def settings(self, model_id: str) -> Settings:
+        return settings_for(self.folder / f"{model_id}.gguf", alias=model_id)
+
     def start(self, model_id: str, bytes_by_device: Bytes, watch: StartWatch) -> ServedEngine:
         running = start(
             self.engine,
-            settings_for(self.folder / f"{model_id}.gguf", alias=model_id),
+            self.settings(model_id),
             os.environ,
             on_line=watch.on_line,
             on_pid=watch.on_pid,

@@ -215,7 +215,7 @@ def test_a_killed_gateway_leaves_nothing_of_an_engine_that_strays(tmp_path: Path
     scripted = Scripted(tmp_path, ("a",))
     write_tiny("llama", tmp_path / "a.gguf")
     scripted.behave("a", strays=True)
-    words = ("serve", tmp_path / "a.gguf", "--port", "0", "--engine", scripted.engine.program)
+    words = ("serve", tmp_path / "a.gguf", "--port", "0", "--engine", scripted.program)
     with background(*words, home=tmp_path) as server:
         server.await_note("/v1 (OpenAI)")
         assert len(pids_of(scripted, "a")) >= 2
@@ -237,7 +237,7 @@ def test_pictures_reach_the_model_whose_projector_lies_beside_it_and_no_other(
     }
     tensors = (Tensor("mm.input_projection.weight", (width, 32)),)
     Gguf(tuple(keys.items()), tensors).write(tmp_path / "mmproj-seeing.gguf")
-    words = ("serve", tmp_path, "--port", "0", "--engine", scripted.engine.program)
+    words = ("serve", tmp_path, "--port", "0", "--engine", scripted.program)
     url = "data:image/png;base64,iVBORw0KGgo="
     parts = [{"type": "image_url", "image_url": {"url": url}}]
     with background(*words, home=tmp_path) as server:
@@ -266,7 +266,7 @@ def test_a_changed_configuration_restarts_the_changed_model_alone(tmp_path: Path
 
     def describe(**contexts: int) -> None:
         models = "".join(f"  {n}: {{path: {n}.gguf, ctx: {c}}}\n" for n, c in contexts.items())
-        config.write_text(f"engine: {scripted.engine.program}\nmodels:\n{models}")
+        config.write_text(f"engine: {scripted.program}\nmodels:\n{models}")
 
     describe(a=512, b=512)
     with background("serve", "--config", config, "--port", "0", home=tmp_path) as server:
