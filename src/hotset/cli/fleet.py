@@ -130,7 +130,7 @@ class Fleet:
         if kept is None or running.settings.slot_folder is None:
             return lambda: None
         try:
-            name = state_name(ready.files, running.loaded.build, running.settings)
+            name = state_name(_all_files(ready), running.loaded.build, running.settings)
         except OSError:  # a file is gone that the engine still has open
             return lambda: None
         kept.restore(running, name, watch.on_line, watch.cancel)
@@ -339,7 +339,11 @@ def _needed(ready: Launchable) -> tuple[Piece, ...]:
     if ready.plugin:
         ranges = zip(ready.files, ready.needed, strict=True)
         return tuple((file, begin, end) for file, found in ranges for begin, end in found)
-    return tuple((file, 0, file.stat().st_size) for file in ready.files)
+    return tuple((file, 0, file.stat().st_size) for file in _all_files(ready))
+
+
+def _all_files(ready: Launchable) -> tuple[Path, ...]:
+    return (*ready.files, *((ready.projector,) if ready.projector else ()))
 
 
 def _prepared(path: Path, wishes: Wishes, engine: str, granted: Bytes | None = None) -> Launchable:
