@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from itertools import count
 from types import TracebackType
 
@@ -37,6 +36,7 @@ from hotset.gateway.names import Names
 from hotset.gateway.offers import Claims, Offer, Starter
 from hotset.gateway.pool import Reach, Residence, ServedModel, State, Upstream, Waiting
 from hotset.gateway.scheduler import Scheduler
+from hotset.gateway.seats import Seats
 
 __all__ = ["EnginePool"]
 
@@ -46,16 +46,6 @@ _BUSY_TICK_S = 0.1
 _IDLE_TICK_S = 0.5
 # What an engine gets for a polite end.
 _GRACE_S = 5.0
-
-
-@dataclass(slots=True)
-class _Seat:
-    """A request that has not ended: where its answer goes, and what it has been told."""
-
-    model_id: str
-    upstream: asyncio.Future[Upstream]
-    on_wait: Callable[[Waiting], None] | None
-    told: Waiting | None = None
 
 
 class EnginePool:
@@ -86,7 +76,7 @@ class EnginePool:
         )
         self._grace_s = 0.0
         self._numbers = count(1)
-        self._seats: dict[int, _Seat] = {}
+        self._seats = Seats()
         self._watchers: list[Callable[[ServedModel], None]] = []
         self._shown: dict[str, ServedModel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -173,20 +163,19 @@ class EnginePool:
         model = self._known(model_id)
         self._check_reach(model, reach, is_light=is_light)
         number = next(self._numbers)
-        seat = _Seat(model.id, asyncio.get_running_loop().create_future(), on_wait)
-        self._seats[number] = seat
+        upstream = self._seats.take(number, model.id, on_wait)
         self._scheduler.ask(Request(number, model.id, time.monotonic(), is_light))
         try:
             self._turn()
-            if not seat.upstream.done():
+            if not upstream.done():
                 self._tell_waiting()
-            yield await seat.upstream
+            yield await upstream
         except EngineProblem:
             self._notice_death(model)
             self._spawn(self._examine(model))
             raise
         finally:
-            del self._seats[number]
+            self._seats.leave(number)
             self._scheduler.leave(number, time.monotonic())
             self._turn()
 
@@ -283,19 +272,13 @@ class EnginePool:
             case Grant():
                 self._grant(order)
             case Refuse():
-                self._answer(order.request, order.problem)
+                self._seats.refuse(order.request, order.problem)
 
     def _grant(self, order: Grant) -> None:
-        handle = self._lives[order.model_id].handle
-        seat = self._seats.get(order.request)
-        if seat is not None and handle is not None and not seat.upstream.done():
+        if handle := self._lives[order.model_id].handle:
             model = self._served(self._scheduler.models[order.model_id])
-            seat.upstream.set_result(Upstream(model=model, url=handle.url, api_key=handle.api_key))
-
-    def _answer(self, number: int, problem: HotsetError) -> None:
-        seat = self._seats.get(number)
-        if seat and not seat.upstream.done():
-            seat.upstream.set_exception(problem)
+            upstream = Upstream(model=model, url=handle.url, api_key=handle.api_key)
+            self._seats.give(order.request, upstream)
 
     async def _start(self, order: Start) -> None:
         life = self._lives[order.model_id]
@@ -414,15 +397,8 @@ class EnginePool:
         return any(m.waiting or m.phase not in (Phase.OUT, Phase.READY) for m in models)
 
     def _tell_waiting(self) -> None:
-        seats = self._seats
-        if all(seat.upstream.done() for seat in seats.values()):
-            return
-        for number, place in places(self._scheduler).items():
-            seat = seats[number]
-            news = replace(place, fraction=self._lives[seat.model_id].fraction)
-            if seat.on_wait and news != seat.told:
-                seat.told = news
-                seat.on_wait(news)
+        if self._seats.has_waiting:
+            self._seats.tell(places(self._scheduler), lambda id_: self._lives[id_].fraction)
 
     def _tell_watchers(self) -> None:
         for model in self.models():
