@@ -74,6 +74,10 @@ class Exchange:
         )
         await self._writer.drain()
 
+    def write(self, data: bytes) -> None:
+        """Bytes as they are, head included."""
+        self._writer.write(data)
+
     async def send(self, data: bytes) -> None:
         if self.is_chunked:
             data = b"%x\r\n%s\r\n" % (len(data), data)
