@@ -181,13 +181,14 @@ class Relay:
 
     async def _can_call_tools(self, upstream: Upstream) -> bool:
         """Whether the model's template knows tools. The engine would leave them out in silence."""
-        if upstream.url not in self._with_tools:
+        engine = f"{upstream.model.id} {upstream.url}"  # a later engine may have the same port
+        if engine not in self._with_tools:
             props = await ask_shortly(upstream, "GET", "/props")
             caps = props.get("chat_template_caps", {})
             if len(self._with_tools) >= _KEPT_ENGINES:
                 self._with_tools.clear()
-            self._with_tools[upstream.url] = caps.get("supports_tools", True)
-        return self._with_tools[upstream.url]
+            self._with_tools[engine] = caps.get("supports_tools", True)
+        return self._with_tools[engine]
 
 
 async def _error_of(answer: EngineAnswer) -> bytes:
