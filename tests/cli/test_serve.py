@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from clikit import Background, assert_refused, background, environment, hotset
-from enginekit import fake_engine
 from hotset.gguf.synth.models import write_tiny
+from scriptedkit import scripted_program
 
 MODEL = "tiny"
 HELLO = "hello"
@@ -295,7 +295,8 @@ def test_a_killed_engine_is_started_anew_for_the_next_request(tmp_path: Path, ti
 def test_a_signal_ends_the_load_of_the_only_model(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    engine = fake_engine(tmp_path, "time.sleep(60)").program
+    engine = scripted_program(tmp_path)
+    (tmp_path / "tiny.json").write_text('{"load_s": 60}')
     model = write_tiny("llama", tmp_path / "tiny.gguf")[0]
     with background("serve", model, *LITTLE, "--engine", engine, home=tmp_path) as server:
         server.await_note("loading: starting the engine")
