@@ -19,7 +19,7 @@ from enginekit import smollm2
 from hotset.gguf.synth.models import write_tiny
 from servekit import ask, serving
 
-_NUM_TOKENS = int(os.environ.get("HOTSET_CONVERSATION_TOKENS", "900"))
+_NUM_TOKENS = int(os.environ.get("HOTSET_CONVERSATION_TOKENS", "700"))
 # SmolLM2's trained context, which also holds the answers.
 _CONTEXT_TOKENS = 8192
 _ANSWER_TOKENS = 24
