@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotset.core.compute import compute_bytes_estimate
 from hotset.core.machine import Backend
-from hotset.core.memory import cache_bytes, compute_bytes_estimate, layer_cache_bytes
+from hotset.core.memory import cache_bytes, layer_cache_bytes
 from hotset.core.modelspec import CacheKind, ModelSpec, Role
 from hotset.core.parts import cache_units, split_model, sums
 from hotset.core.placement import (

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hotset.core.compute import compute_bytes_estimate
 from hotset.core.machine import Backend, Gpu
-from hotset.core.memory import CacheSettings, compute_bytes_estimate, context_cells
+from hotset.core.memory import CacheSettings, context_cells
 from hotset.core.modelspec import ModelSpec
 from hotset.core.parts import CacheUnits, Parts
 from hotset.core.units import GIB, MIB

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hotset.core.errors import FileProblem
-from hotset.core.families.caches import block_caches
+from hotset.core.families.caches import Caches, block_caches
 from hotset.core.families.metadata import MAX_BLOCKS, Metadata
 from hotset.core.families.table import family_named
-from hotset.core.modelspec import Experts, LayerSpec, ModelSpec, Role
+from hotset.core.families.working import BlockShapes, short_name, working_of
+from hotset.core.modelspec import CacheKind, Experts, LayerSpec, ModelSpec, Role, Working
 from hotset.core.roles import place_tensor
 from hotset.core.tensortypes import TensorType
 
@@ -45,7 +46,8 @@ class _Weights:
     by_block: list[Counter[Role]]
     by_role: Counter[Role] = field(default_factory=Counter)
     by_type: Counter[str] = field(default_factory=Counter)
-    activation_elements: int = 0
+    shapes: list[BlockShapes] = field(default_factory=list)
+    shapes_outside: BlockShapes = field(default_factory=dict)
     token_embedding_bytes: int = 0
     n_vocab: int = 0
     has_output: bool = False
@@ -80,7 +82,7 @@ def build_model_spec(
     n_mtp = meta.number("nextn_predict_layers", 0, high=n_all)
     n_layers = n_all - n_mtp
     n_used = _experts_used(meta, n_all)
-    weights = _weigh(meta, tensors, n_all, n_layers, n_used)
+    weights = _weigh(meta, tensors, n_all, n_layers)
     caches = block_caches(family, meta, n_all, n_layers)
     rule = family.recurrent if family else None
     return ModelSpec(
@@ -117,16 +119,17 @@ def build_model_spec(
         k_head_elements=caches.k_head_elements,
         v_head_elements=caches.v_head_elements,
         n_heads=caches.n_heads,
-        activation_elements=weights.activation_elements,
+        working=_working(meta, weights, caches, n_used, n_layers),
         tied_output_bytes=0 if weights.has_output else weights.token_embedding_bytes,
+        is_output_made_first=family is not None and family.has_output_first,
         can_roll_back_state=rule is not None and rule.can_roll_back,
     )
 
 
-def _weigh(
-    meta: Metadata, tensors: Iterable[TensorFacts], n_all: int, n_layers: int, n_used: int
-) -> _Weights:
-    weights = _Weights(by_block=[Counter() for _ in range(n_all)])
+def _weigh(meta: Metadata, tensors: Iterable[TensorFacts], n_all: int, n_layers: int) -> _Weights:
+    weights = _Weights(
+        by_block=[Counter() for _ in range(n_all)], shapes=[{} for _ in range(n_all)]
+    )
     for tensor in tensors:
         place = place_tensor(tensor.name, n_layers)
         weights.by_role[place.role] += tensor.n_bytes
@@ -145,8 +148,7 @@ def _weigh(
         if is_each:
             weights.largest_expert_bytes = max(weights.largest_expert_bytes, tensor.n_bytes)
         if len(tensor.dims) > 1:
-            row = tensor.dims[1] * (n_used if is_each else 1)
-            weights.activation_elements = max(weights.activation_elements, row)
+            _note_shape(weights.shapes[place.block], tensor, tensor.name.split(".", 2)[2])
     if not any(weights.by_block):
         raise FileProblem(
             f"{meta.source}: has no tensors of any block, only a vocabulary; get the file with "
@@ -155,12 +157,38 @@ def _weigh(
     return weights
 
 
+def _note_shape(shapes: BlockShapes, tensor: TensorFacts, name: str) -> None:
+    short = short_name(name)
+    if short:
+        shapes[short] = tensor.dims
+
+
 def _note_outside(weights: _Weights, tensor: TensorFacts) -> None:
+    if len(tensor.dims) > 1:
+        _note_shape(weights.shapes_outside, tensor, tensor.name)
     if tensor.name == "token_embd.weight":
         weights.token_embedding_bytes = tensor.n_bytes
         weights.n_vocab = math.prod(tensor.dims[1:])
     elif tensor.name == "output.weight":
         weights.has_output = True
+
+
+def _working(
+    meta: Metadata, weights: _Weights, caches: Caches, n_used: int, n_layers: int
+) -> Working:
+    queries = {
+        i: block.k_elements * caches.n_heads
+        for i, block in enumerate(caches.blocks)
+        if block.cache is CacheKind.LATENT
+    }
+    return working_of(
+        weights.shapes[:n_layers],
+        weights.shapes_outside,
+        n_embd=meta.number("embedding_length", low=1),
+        n_used=n_used,
+        n_streams=meta.number("hyper_connection.count", 1),
+        queries=queries,
+    )
 
 
 def _experts_used(meta: Metadata, n_all: int) -> int:

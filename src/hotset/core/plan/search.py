@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from hotset.core.compute import compute_bytes_estimate
 from hotset.core.machine import Gpu, Machine
-from hotset.core.memory import CONTEXT_STEP_TOKENS, CacheSettings, compute_bytes_estimate
+from hotset.core.memory import CONTEXT_STEP_TOKENS, CacheSettings
 from hotset.core.modelspec import ModelSpec
 from hotset.core.parts import CacheUnits, cache_units, split_model
 from hotset.core.placement import (

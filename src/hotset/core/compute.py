@@ -1,0 +1,159 @@
+"""What the engine's compute buffers take: the worst graph that it reserves memory for.
+
+Mirrors llama.cpp: llama_context::sched_reserve in src/llama-context.cpp (a batch of the physical
+size, one output for each slot), the inputs in src/llama-graph.cpp. Within a block
+`core/families/working.py` says what is held at once; here are the terms beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hotset.core.memory import (
+    CONTEXT_STEP_TOKENS,
+    CacheSettings,
+    cache_bytes,
+    context_cells,
+    window_cells,
+)
+from hotset.core.modelspec import CacheKind, ModelSpec
+
+__all__ = ["batch_tokens", "compute_bytes_estimate", "largest_context", "mask_bytes"]
+
+_F16_BYTES = 2
+_F32_BYTES = 4
+_MAX_CONTEXT_TOKENS = 1 << 24  # beyond any model; bounds the search where a file names no limit
+
+# Rows of the model's width beside what a block holds: two inputs that stay (embeddings given from
+# outside, alone or mixed with tokens), the residual, the block's normalized input, and the gap
+# that the former residual has left.
+_ROWS_BESIDE = 5
+# Numbers, positions, places in the caches of a token: int32 and int64 inputs.
+_INDEX_BYTES = 64
+# A sparse-attention indexer makes a mask of its own of every block's selection, out of another,
+# and reads its keys of all cells as F32, with those pooled of them.
+_INDEXER_MASKS = 2
+_INDEXER_KEY_BYTES = 3
+
+
+def batch_tokens(settings: CacheSettings) -> int:
+    """Tokens of the largest batch: whole ones for every slot."""
+    n_tokens = min(settings.ubatch_tokens, settings.context_tokens)
+    return -(-n_tokens // settings.slots) * settings.slots
+
+
+def mask_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
+    """The attention masks of a batch: one for each kind of cache."""
+    element_bytes = _F16_BYTES if settings.has_flash_attention else _F32_BYTES
+    kinds = {layer.cache for layer in spec.layers}
+    n_cells = window_cells(spec, settings) if CacheKind.WINDOW in kinds else 0
+    if kinds - {CacheKind.WINDOW, CacheKind.RECURRENT}:
+        n_cells += context_cells(settings)
+    return batch_tokens(settings) * n_cells * element_bytes
+
+
+def compute_bytes_estimate(spec: ModelSpec, settings: CacheSettings) -> int:
+    """What the engine's compute buffers take where one device computes everything.
+
+    Not exact to the byte, and meant to be too much rather than too little.
+    """
+    n_tokens = batch_tokens(settings)
+    working = spec.working
+    beside = n_tokens * (_ROWS_BESIDE * spec.n_embd + working.lasting_elements)
+    attention = n_tokens * working.attention_elements
+    if not settings.has_flash_attention:
+        attention += _score_elements(spec, settings)
+    recurrent = _recurrent_elements(spec, settings)
+    logits = spec.n_vocab * settings.slots
+    largest = max(attention, recurrent, n_tokens * working.ffn_elements, logits)
+    inputs = mask_bytes(spec, settings) + n_tokens * _INDEX_BYTES + _rotation_bytes(spec, settings)
+    return inputs + _indexer_bytes(spec, settings) + (beside + largest) * _F32_BYTES
+
+
+def largest_context(spec: ModelSpec, settings: CacheSettings, budget_bytes: int) -> int:
+    """The largest context that fits, up to the trained one for every slot.
+
+    Args:
+        spec: the model.
+        settings: everything but `context_tokens`, which is ignored.
+        budget_bytes: for caches (`cache_bytes`) and compute buffers (`compute_bytes_estimate`).
+
+    Returns:
+        Tokens for all slots together, a multiple of 256; 0 if not even 256 fit.
+
+    Raises:
+        ConfigProblem: as `cache_bytes`.
+    """
+
+    def fits(n_steps: int) -> bool:
+        tried = replace(settings, context_tokens=n_steps * CONTEXT_STEP_TOKENS)
+        needed = cache_bytes(spec, tried).total + compute_bytes_estimate(spec, tried)
+        return needed <= budget_bytes
+
+    trained_steps = -(-spec.context_tokens // CONTEXT_STEP_TOKENS) * settings.n_streams
+    low, high = 0, trained_steps or _MAX_CONTEXT_TOKENS // CONTEXT_STEP_TOKENS
+    while low < high:  # `low` steps fit, `high + 1` do not
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low * CONTEXT_STEP_TOKENS
+
+
+def _score_elements(spec: ModelSpec, settings: CacheSettings) -> int:
+    """Without flash attention: every head's weight of every cell, and where each V row goes.
+
+    The V cache is transposed then, and every element of a row has a place of its own, an int64.
+    """
+    kinds = {layer.cache for layer in spec.layers}
+    is_window_only = CacheKind.WINDOW in kinds and CacheKind.FULL not in kinds
+    n_cells = window_cells(spec, settings) if is_window_only else context_cells(settings)
+    n_caches = len(kinds & {CacheKind.WINDOW, CacheKind.FULL})
+    n_places = 2 * n_caches * spec.v_padded_elements
+    n_beside = n_places + spec.n_embd + spec.working.lasting_elements
+    return batch_tokens(settings) * (spec.n_heads * n_cells + n_beside)
+
+
+def _recurrent_elements(spec: ModelSpec, settings: CacheSettings) -> int:
+    """A recurrent block with its states as they are read, and what comes out: values of tokens and
+    new states in one tensor.
+
+    That one takes the place of what is done with, if it fits there: in a batch large enough. No
+    smaller batch is counted as more, though.
+    """
+    work, n_tokens = spec.working.recurrent, batch_tokens(settings)
+    states = _state_elements(spec) * settings.slots
+    spare = work.gap_elements - work.result_elements  # of a token, for the new states
+    if spare > 0 and n_tokens * spare >= states:
+        n_apart = states // spare  # tokens up to which it does not fit
+        return max(
+            n_tokens * work.held_elements + states,
+            n_apart * (work.held_elements + work.result_elements) + 2 * states,
+        )
+    return n_tokens * (work.held_elements + work.result_elements) + 2 * states
+
+
+def _state_elements(spec: ModelSpec) -> int:
+    """The largest state of a block, for one sequence."""
+    return max(layer.state_r_elements + layer.state_s_elements for layer in spec.layers)
+
+
+def _indexer_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
+    """What a sparse-attention indexer adds. Its blocks outlast their FFN, so that states and
+    logits find no gap."""
+    keys = max(layer.indexer_elements for layer in spec.layers)
+    if not keys:
+        return 0
+    n_cells = context_cells(settings)
+    masks = _INDEXER_MASKS * mask_bytes(spec, settings)
+    beside = spec.n_vocab + 2 * _state_elements(spec)
+    return masks + n_cells * keys * _INDEXER_KEY_BYTES + beside * _F32_BYTES
+
+
+def _rotation_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
+    """Heads are rotated before they are stored as blocks: a square matrix for every width."""
+    sides = ((settings.type_k, spec.k_head_elements), (settings.type_v, spec.v_head_elements))
+    return sum(
+        width * width * _F32_BYTES
+        for type_, widths in sides
+        if type_.block_elements > 1
+        for width in widths
+    )
