@@ -18,7 +18,7 @@ from hotset.core.memory import (
 )
 from hotset.core.modelspec import CacheKind, ModelSpec
 
-__all__ = ["batch_tokens", "compute_bytes_estimate", "largest_context", "mask_bytes"]
+__all__ = ["batch_tokens", "compute_bytes_estimate", "input_bytes", "largest_context", "mask_bytes"]
 
 _F16_BYTES = 2
 _F32_BYTES = 4
@@ -28,12 +28,16 @@ _MAX_CONTEXT_TOKENS = 1 << 24  # beyond any model; bounds the search where a fil
 # outside, alone or mixed with tokens), the residual, the block's normalized input, and the gap
 # that the former residual has left.
 _ROWS_BESIDE = 5
+_INPUT_ROWS = 2
+# Embeddings in RAM for a card: those two, the rows of mixed tokens, and those that go on.
+_ROWS_OF_INPUT = 4
 # Numbers, positions, places in the caches of a token: int32 and int64 inputs.
 _INDEX_BYTES = 64
-# A sparse-attention indexer makes a mask of its own of every block's selection, out of another,
-# and reads its keys of all cells as F32, with those pooled of them.
-_INDEXER_MASKS = 2
-_INDEXER_KEY_BYTES = 3
+# A sparse-attention indexer has inputs of its own: pooled keys as F32 and their places, a mask of
+# them, and for every token the cells behind the last pool. Its logits find no gap.
+_POOLED_KEY_SHARE = 0.75
+_POOL_MASK_SHARE = 0.5
+_POOL_TOKEN_BYTES = 2048
 
 
 def batch_tokens(settings: CacheSettings) -> int:
@@ -52,22 +56,34 @@ def mask_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
     return batch_tokens(settings) * n_cells * element_bytes
 
 
-def compute_bytes_estimate(spec: ModelSpec, settings: CacheSettings) -> int:
-    """What the engine's compute buffers take where one device computes everything.
+def compute_bytes_estimate(
+    spec: ModelSpec, settings: CacheSettings, *, has_inputs: bool = True
+) -> int:
+    """What the engine's compute buffers take on the device that computes the blocks.
 
     Not exact to the byte, and meant to be too much rather than too little.
+
+    Args:
+        has_inputs: it looks up the token embeddings, too. A card does not; RAM does it for it.
     """
     n_tokens = batch_tokens(settings)
     working = spec.working
-    beside = n_tokens * (_ROWS_BESIDE * spec.n_embd + working.lasting_elements)
-    attention = n_tokens * working.attention_elements
-    if not settings.has_flash_attention:
-        attention += _score_elements(spec, settings)
-    recurrent = _recurrent_elements(spec, settings)
-    logits = spec.n_vocab * settings.slots
-    largest = max(attention, recurrent, n_tokens * working.ffn_elements, logits)
-    inputs = mask_bytes(spec, settings) + n_tokens * _INDEX_BYTES + _rotation_bytes(spec, settings)
-    return inputs + _indexer_bytes(spec, settings) + (beside + largest) * _F32_BYTES
+    n_rows = _ROWS_BESIDE if has_inputs else _ROWS_BESIDE - _INPUT_ROWS
+    beside = n_tokens * (n_rows * spec.n_embd + working.lasting_elements)
+    largest = max(
+        _attention_bytes(spec, settings),
+        _recurrent_elements(spec, settings) * _F32_BYTES,
+        n_tokens * working.ffn_elements * _F32_BYTES,
+        spec.n_vocab * settings.slots * _F32_BYTES,  # one output for each slot
+    )
+    return _index_bytes(spec, settings) + beside * _F32_BYTES + largest
+
+
+def input_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
+    """What RAM holds of a batch that cards compute: masks, numbers, embeddings."""
+    n_tokens = batch_tokens(settings)
+    rows = n_tokens * (_ROWS_OF_INPUT * spec.n_embd + spec.working.lasting_elements)
+    return _index_bytes(spec, settings) + rows * _F32_BYTES
 
 
 def largest_context(spec: ModelSpec, settings: CacheSettings, budget_bytes: int) -> int:
@@ -98,6 +114,28 @@ def largest_context(spec: ModelSpec, settings: CacheSettings, budget_bytes: int)
     return low * CONTEXT_STEP_TOKENS
 
 
+def _index_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
+    """Inputs that last for the whole batch: masks, positions, places; rotations of heads."""
+    masks = mask_bytes(spec, settings)
+    lasting = masks + batch_tokens(settings) * _INDEX_BYTES + _rotation_bytes(spec, settings)
+    keys = max(layer.indexer_elements for layer in spec.layers)
+    if keys:
+        n_cells, n_tokens = context_cells(settings), batch_tokens(settings)
+        lasting += int(n_cells * (keys * _POOLED_KEY_SHARE + n_tokens * _POOL_MASK_SHARE))
+        lasting += n_tokens * _POOL_TOKEN_BYTES + spec.n_vocab * settings.slots * _F32_BYTES
+    return lasting
+
+
+def _attention_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
+    n_tokens, working = batch_tokens(settings), spec.working
+    elements = n_tokens * (working.attention_elements + working.selection.elements)
+    if not settings.has_flash_attention:
+        elements += _score_elements(spec, settings)
+    scores = n_tokens * context_cells(settings) * working.selection.score_bytes
+    masks = working.selection.masks * mask_bytes(spec, settings)
+    return elements * _F32_BYTES + scores + masks
+
+
 def _score_elements(spec: ModelSpec, settings: CacheSettings) -> int:
     """Without flash attention: every head's weight of every cell, and where each V row goes.
 
@@ -108,7 +146,7 @@ def _score_elements(spec: ModelSpec, settings: CacheSettings) -> int:
     n_cells = window_cells(spec, settings) if is_window_only else context_cells(settings)
     n_caches = len(kinds & {CacheKind.WINDOW, CacheKind.FULL})
     n_places = 2 * n_caches * spec.v_padded_elements
-    n_beside = n_places + spec.n_embd + spec.working.lasting_elements
+    n_beside = n_places + spec.n_embd
     return batch_tokens(settings) * (spec.n_heads * n_cells + n_beside)
 
 
@@ -134,18 +172,6 @@ def _recurrent_elements(spec: ModelSpec, settings: CacheSettings) -> int:
 def _state_elements(spec: ModelSpec) -> int:
     """The largest state of a block, for one sequence."""
     return max(layer.state_r_elements + layer.state_s_elements for layer in spec.layers)
-
-
-def _indexer_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
-    """What a sparse-attention indexer adds. Its blocks outlast their FFN, so that states and
-    logits find no gap."""
-    keys = max(layer.indexer_elements for layer in spec.layers)
-    if not keys:
-        return 0
-    n_cells = context_cells(settings)
-    masks = _INDEXER_MASKS * mask_bytes(spec, settings)
-    beside = spec.n_vocab + 2 * _state_elements(spec)
-    return masks + n_cells * keys * _INDEXER_KEY_BYTES + beside * _F32_BYTES
 
 
 def _rotation_bytes(spec: ModelSpec, settings: CacheSettings) -> int:

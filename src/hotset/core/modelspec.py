@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["CacheKind", "Experts", "LayerSpec", "ModelSpec", "RecurrentWork", "Role", "Working"]
+__all__ = [
+    "CacheKind",
+    "Experts",
+    "LayerSpec",
+    "ModelSpec",
+    "RecurrentWork",
+    "Role",
+    "Selection",
+    "Working",
+]
 
 
 class Role(StrEnum):
@@ -111,6 +120,21 @@ class RecurrentWork:
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """What a sparse-attention indexer makes of one token.
+
+    Attributes:
+        elements: F32 elements, whatever the context.
+        masks: rows as wide as the context, in the type of the attention mask.
+        score_bytes: for every cell of the context.
+    """
+
+    elements: int = 0
+    masks: int = 0
+    score_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Working:
     """F32 elements of one token that an engine holds at once while it computes.
 
@@ -119,12 +143,14 @@ class Working:
         recurrent: in the recurrent block that holds most.
         ffn_elements: in the block whose FFN holds most, all experts in use together.
         lasting_elements: beside every block, more than a residual of the model's width.
+        selection: beside attention.
     """
 
     attention_elements: int = 0
     recurrent: RecurrentWork = RecurrentWork()
     ffn_elements: int = 0
     lasting_elements: int = 0
+    selection: Selection = Selection()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hotset.core.compute import compute_bytes_estimate
+from hotset.core.compute import compute_bytes_estimate, input_bytes
 from hotset.core.machine import Backend, Gpu
 from hotset.core.memory import CacheSettings, context_cells
 from hotset.core.modelspec import ModelSpec
@@ -26,6 +26,7 @@ __all__ = [
     "default_reserve_bytes",
     "device_bytes",
     "device_compute_bytes",
+    "host_compute_bytes",
     "overhead_bytes",
     "ram_weights",
 ]
@@ -192,7 +193,7 @@ def device_compute_bytes(
             none stay in RAM.
         is_pipelined: several devices hold all the weights.
     """
-    total = compute_bytes_estimate(spec, settings) + staging_bytes
+    total = compute_bytes_estimate(spec, settings, has_inputs=False) + staging_bytes
     n_cells = context_cells(settings)
     if backend in _CONVERTING:
         widest = max(
@@ -207,6 +208,18 @@ def device_compute_bytes(
     if is_pipelined:
         total += (_INPUT_COPIES - 1) * settings.ubatch_tokens * n_cells * _F16_BYTES
     return total
+
+
+def host_compute_bytes(spec: ModelSpec, settings: CacheSettings, *, is_computing: bool) -> int:
+    """Buffers of one batch in RAM beside cards.
+
+    Args:
+        is_computing: some units are in RAM. Where only experts are, a card computes the large
+            batches, and what comes in is all that RAM holds of them.
+    """
+    if is_computing:
+        return compute_bytes_estimate(spec, settings)
+    return input_bytes(spec, settings)
 
 
 def device_bytes(

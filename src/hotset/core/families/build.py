@@ -11,9 +11,10 @@ from typing import Protocol
 from hotset.core.errors import FileProblem
 from hotset.core.families.caches import Caches, block_caches
 from hotset.core.families.metadata import MAX_BLOCKS, Metadata
+from hotset.core.families.rules import Family, Indexer
 from hotset.core.families.table import family_named
 from hotset.core.families.working import BlockShapes, short_name, working_of
-from hotset.core.modelspec import CacheKind, Experts, LayerSpec, ModelSpec, Role, Working
+from hotset.core.modelspec import CacheKind, Experts, LayerSpec, ModelSpec, Role, Selection, Working
 from hotset.core.roles import place_tensor
 from hotset.core.tensortypes import TensorType
 
@@ -21,6 +22,7 @@ __all__ = ["TensorFacts", "build_model_spec"]
 
 _MAX_EXPERTS = 1024  # LLAMA_MAX_EXPERTS in llama.cpp src/llama-hparams.h
 _MAX_NAME_CHARACTERS = 64
+_SELECTION_ROWS = 4  # indices and weights of the selected cells, in several forms
 
 
 class TensorFacts(Protocol):
@@ -119,7 +121,7 @@ def build_model_spec(
         k_head_elements=caches.k_head_elements,
         v_head_elements=caches.v_head_elements,
         n_heads=caches.n_heads,
-        working=_working(meta, weights, caches, n_used, n_layers),
+        working=_working(meta, weights, caches, family, n_used, n_layers),
         tied_output_bytes=0 if weights.has_output else weights.token_embedding_bytes,
         is_output_made_first=family is not None and family.has_output_first,
         can_roll_back_state=rule is not None and rule.can_roll_back,
@@ -174,7 +176,12 @@ def _note_outside(weights: _Weights, tensor: TensorFacts) -> None:
 
 
 def _working(
-    meta: Metadata, weights: _Weights, caches: Caches, n_used: int, n_layers: int
+    meta: Metadata,
+    weights: _Weights,
+    caches: Caches,
+    family: Family | None,
+    n_used: int,
+    n_layers: int,
 ) -> Working:
     queries = {
         i: block.k_elements * caches.n_heads
@@ -188,7 +195,20 @@ def _working(
         n_used=n_used,
         n_streams=meta.number("hyper_connection.count", 1),
         queries=queries,
+        selection=_selection(meta, caches, family),
     )
+
+
+def _selection(meta: Metadata, caches: Caches, family: Family | None) -> Selection:
+    """Of qwen4exp as its graph shows (build_qsa_sel in src/models/qwen4exp.cpp): a mask with room
+    for the selected cells, its sum with the causal one, and a score of every fourth cell. The
+    other indexers score every cell, and sort the scores; none of them has been compared.
+    """
+    if family is None or not any(block.indexer_elements for block in caches.blocks):
+        return Selection()
+    score_bytes = 1 if family.indexer is Indexer.POOLED else 8
+    n_selected = meta.number("attention.indexer.top_k", 0)
+    return Selection(_SELECTION_ROWS * n_selected, masks=2, score_bytes=score_bytes)
 
 
 def _experts_used(meta: Metadata, n_all: int) -> int:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from hotset.core.modelspec import RecurrentWork, Working
+from hotset.core.modelspec import RecurrentWork, Selection, Working
 
 __all__ = ["BlockShapes", "short_name", "working_of"]
 
@@ -50,6 +50,7 @@ def working_of(
     n_used: int,
     n_streams: int,
     queries: Mapping[int, int],
+    selection: Selection,
 ) -> Working:
     """The fullest moments of all blocks.
 
@@ -60,15 +61,18 @@ def working_of(
         n_used: experts that a token uses.
         n_streams: residual streams that run beside each other (hyper-connections), mostly 1.
         queries: of blocks with a latent cache, the elements of all heads' queries against it.
+        selection: of a sparse-attention indexer.
     """
     attention = [_attention(shapes, n_embd, queries.get(i, 0)) for i, shapes in enumerate(blocks)]
     ffn = [max(_dense_ffn(shapes), _routed_ffn(shapes, n_embd, n_used)) for shapes in blocks]
-    streams = n_streams * n_embd if n_streams > 1 else 0
+    # Those beyond the one residual, and a gap as wide as all of them that mixing leaves.
+    streams = (2 * n_streams - 1) * n_embd if n_streams > 1 else 0
     return Working(
         attention_elements=max(attention, default=0),
-        recurrent=max(map(_recurrent, blocks), key=lambda work: work.held_elements),
+        recurrent=max(map(_recurrent, blocks), key=_held, default=RecurrentWork()),
         ffn_elements=max(ffn, default=0),
         lasting_elements=streams + _rows(outside, _PER_LAYER),
+        selection=selection,
     )
 
 
@@ -87,7 +91,14 @@ def _recurrent(shapes: BlockShapes) -> RecurrentWork:
         return RecurrentWork(own)
     wide = _rows(shapes, "attn_qkv")
     values = shapes.get("ssm_out", (0,))[0]
-    return RecurrentWork(wide + _rows(shapes, "ssm_conv1d") + wide - values, wide, values)
+    queries_and_keys = max(0, wide - values)
+    return RecurrentWork(
+        wide + _rows(shapes, "ssm_conv1d") + queries_and_keys, wide, min(values, wide)
+    )
+
+
+def _held(work: RecurrentWork) -> int:
+    return work.held_elements
 
 
 def _dense_ffn(shapes: BlockShapes) -> int:
