@@ -20,12 +20,11 @@ from benchmarks.planner.memorycases import SMALL_VOCABULARY, Case
 
 from hotset.cli.launching import demo_model
 from hotset.core.compute import compute_bytes_estimate
-from hotset.core.errors import EngineProblem
 from hotset.core.loaded import BufferKind, Loaded
 from hotset.core.machine import Backend, Gpu
 from hotset.core.memory import cache_bytes
 from hotset.core.modelspec import ModelSpec
-from hotset.core.parts import cache_units, split_model
+from hotset.core.parts import Staging, cache_units, split_model
 from hotset.core.placement import (
     Placement,
     device_bytes,
@@ -130,7 +129,7 @@ def planned_on_card(spec: ModelSpec, case: Case) -> tuple[Planned, Planned]:
         spec,
         settings,
         Backend.VULKAN,
-        staging_bytes=parts.staging_bytes if hosted or first else 0,
+        staging=parts.staging if hosted or first else Staging(),
         is_pipelined=False,
     )
     on_card = device_bytes(
@@ -148,7 +147,7 @@ def planned_on_card(spec: ModelSpec, case: Case) -> tuple[Planned, Planned]:
             HOST,
             in_ram.total_bytes,
             sum(caches.n_bytes[:first]),
-            host_compute_bytes(spec, settings, is_computing=first > 0),
+            host_compute_bytes(spec, settings, {Backend.VULKAN}),
         ),
     )
 
@@ -157,11 +156,7 @@ def compare_dry(cases: tuple[Case, ...], engine: Engine | None = None) -> Iterat
     """Dry starts of an engine on the CPU; the embedded one where none is given."""
     engine = engine or EmbeddedEngine()
     for case, file, spec in _files(cases):
-        try:
-            (taken,) = first_breakdown(engine, case.settings(file), os.environ)
-        except EngineProblem as problem:
-            print(f"{case.model} {case.kv}: {problem.message}")
-            continue
+        (taken,) = first_breakdown(engine, case.settings(file), os.environ)
         yield Compared(case, planned(spec, case), taken)
 
 

@@ -45,6 +45,9 @@ PAIRS = (
 _CONTEXTS = (4096, 32768, 131072, 262144)
 _KV_TYPES = ("f16", "q8_0", "q4_0")
 _UBATCHES = (512, 2048)
+# The engine (xllamacpp 2026.10.11549) aborts on these, dry or not: the nodes that a quantized cache
+# adds to the graph of so small a model with so many experts in use outgrow its table.
+_ABORTS = {("granite-3.1-1b-a400m", kv) for kv in ("q8_0", "q4_0")}
 _TAKEN_EVERY = 3  # of all combinations, another third for each pair
 
 
@@ -110,7 +113,7 @@ CARD_MODELS = (
     ("qwen3-30b-a3b", "IQ4_XS", 48),
     ("qwen3.6-35b-a3b", "Q2_K", 40),
     ("glm-4.7-flash", "Q4_0", 47),
-    ("olmoe-1b-7b", "Q8_0", 16),
+    ("olmoe-1b-7b", "Q4_0", 16),
     ("granite-3.1-3b-a800m", "Q4_K_M", 32),
 )
 """Model, mix and blocks of the dry starts on a card. The software card takes no matrix of more than
@@ -128,6 +131,7 @@ def _dry_cases() -> tuple[Case, ...]:
         cases += [
             replace(plain, context_tokens=context, kv=kv, ubatch_tokens=ubatch)
             for context, kv, ubatch in combinations[index % _TAKEN_EVERY :: _TAKEN_EVERY]
+            if (model, kv) not in _ABORTS
         ]
         cases.append(replace(plain, flash="off"))
         if index % 2 == 0:
@@ -182,5 +186,5 @@ in it."""
 
 def quick_cases() -> tuple[Case, ...]:
     """A few dry starts of different kinds, of models whose header is read fast."""
-    models = ("granite-3.1-1b-a400m", "mixtral-8x7b", "olmoe-1b-7b")
+    models = ("granite-3.1-3b-a800m", "mixtral-8x7b", "olmoe-1b-7b")
     return tuple(case for case in DRY_CASES if case.model in models)[::6]

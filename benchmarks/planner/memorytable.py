@@ -26,8 +26,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "memory.md"
 
 _HEAD = """# The memory model against the engine
 
-Made by `python -m benchmarks.planner memory --write`; do not edit. What hotset counts, beside what the
-engine says that it takes: {build} on the CPU, {server} with a card.
+Made by `python -m benchmarks.planner memory --write`; do not edit. What hotset counts, beside what
+the engine says that it takes: {build} on the CPU, {server} with a card.
 
 A dry start gives the engine's account before it reads the weights, so the files can be sparse: true
 header, full size, no data. The engine rounds down to whole MiB. "Exact" are rows in which both the
@@ -134,7 +134,7 @@ def document(
         f"{len(dry)} dry starts of {len(pairs)} pairs of model and type mix, {len(loads)} loads,"
         f" {len({row.case for row in cards})} places on a card. The one constant that is fitted,"
         " rows of the model's width beside the blocks, comes from every other dry start:"
-        f" {fitted_rows(fitted):.2f} (the code has 5). The other terms follow from llama.cpp's graph."
+        f" {fitted_rows(fitted):.2f} (the code has 5). The other terms follow from the graph."
     )
     head = _HEAD.format(build=EmbeddedEngine().build, server=server, words=_wrapped(words))
     lines = [head, *summary(dry, loads, cards), ""]
@@ -146,8 +146,8 @@ def document(
 
 
 _CARD_WORDS = """Mesa's llvmpipe as the card, in dry starts with a vocabulary of 32,768: it takes no
-matrix of more than 128 MiB. It needs requirements/engines.txt, a processor with AVX-512, and a Vulkan
-driver for software (`VK_DRIVER_FILES`, or Debian's mesa-vulkan-drivers)."""
+matrix of more than 128 MiB. It needs requirements/engines.txt, a processor with AVX-512, and a
+Vulkan driver for software (`VK_DRIVER_FILES`, or Debian's mesa-vulkan-drivers)."""
 
 
 def _wrapped(text: str) -> str:

@@ -28,9 +28,10 @@ _MAX_CONTEXT_TOKENS = 1 << 24  # beyond any model; bounds the search where a fil
 # outside, alone or mixed with tokens), the residual, the block's normalized input, and the gap
 # that the former residual has left.
 _ROWS_BESIDE = 5
-_INPUT_ROWS = 2
 # Embeddings in RAM for a card: those two, the rows of mixed tokens, and those that go on.
 _ROWS_OF_INPUT = 4
+# Copies of experts smaller than this part of what a block holds leave no gap that is of use.
+_SMALL_COPY_SHARE = 4
 # Numbers, positions, places in the caches of a token: int32 and int64 inputs.
 _INDEX_BYTES = 64
 # A sparse-attention indexer has inputs of its own: pooled keys as F32 and their places, a mask of
@@ -57,23 +58,27 @@ def mask_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
 
 
 def compute_bytes_estimate(
-    spec: ModelSpec, settings: CacheSettings, *, has_inputs: bool = True
+    spec: ModelSpec, settings: CacheSettings, *, copied_bytes: int = 0
 ) -> int:
     """What the engine's compute buffers take on the device that computes the blocks.
 
     Not exact to the byte, and meant to be too much rather than too little.
 
     Args:
-        has_inputs: it looks up the token embeddings, too. A card does not; RAM does it for it.
+        copied_bytes: of experts in RAM, what is on the device at once to compute them there.
     """
     n_tokens = batch_tokens(settings)
     working = spec.working
-    n_rows = _ROWS_BESIDE if has_inputs else _ROWS_BESIDE - _INPUT_ROWS
-    beside = n_tokens * (n_rows * spec.n_embd + working.lasting_elements)
+    beside = n_tokens * (_ROWS_BESIDE * spec.n_embd + working.lasting_elements)
+    ffn = n_tokens * working.ffn_elements * _F32_BYTES
+    if copied_bytes < ffn // _SMALL_COPY_SHARE:
+        ffn += copied_bytes
+    else:  # what they leave closes the gaps between the others
+        ffn = max(ffn, n_tokens * working.routed_elements * _F32_BYTES + copied_bytes)
     largest = max(
+        ffn,
         _attention_bytes(spec, settings),
         _recurrent_elements(spec, settings) * _F32_BYTES,
-        n_tokens * working.ffn_elements * _F32_BYTES,
         spec.n_vocab * settings.slots * _F32_BYTES,  # one output for each slot
     )
     return _index_bytes(spec, settings) + beside * _F32_BYTES + largest
@@ -118,7 +123,7 @@ def _index_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
     """Inputs that last for the whole batch: masks, positions, places; rotations of heads."""
     masks = mask_bytes(spec, settings)
     lasting = masks + batch_tokens(settings) * _INDEX_BYTES + _rotation_bytes(spec, settings)
-    keys = max(layer.indexer_elements for layer in spec.layers)
+    keys = max((layer.indexer_elements for layer in spec.layers), default=0)
     if keys:
         n_cells, n_tokens = context_cells(settings), batch_tokens(settings)
         lasting += int(n_cells * (keys * _POOLED_KEY_SHARE + n_tokens * _POOL_MASK_SHARE))
@@ -171,7 +176,8 @@ def _recurrent_elements(spec: ModelSpec, settings: CacheSettings) -> int:
 
 def _state_elements(spec: ModelSpec) -> int:
     """The largest state of a block, for one sequence."""
-    return max(layer.state_r_elements + layer.state_s_elements for layer in spec.layers)
+    sizes = (layer.state_r_elements + layer.state_s_elements for layer in spec.layers)
+    return max(sizes, default=0)
 
 
 def _rotation_bytes(spec: ModelSpec, settings: CacheSettings) -> int:

@@ -88,6 +88,8 @@ class Experts:
         is_per_expert_file: one tensor per expert, as old Mixtral files have.
         largest_tensor_bytes: of the largest tensor of routed experts. An engine that computes a
             large batch on a card copies one such tensor there after the other.
+        second_tensor_bytes: of the largest that is smaller than that; 0 where all are alike. The
+            gap that it leaves is too small for the largest.
     """
 
     count: int
@@ -97,6 +99,7 @@ class Experts:
     is_fused: bool = False
     is_per_expert_file: bool = False
     largest_tensor_bytes: int = 0
+    second_tensor_bytes: int = 0
 
     @property
     def bytes_per_token(self) -> int:
@@ -142,6 +145,8 @@ class Working:
         attention_elements: in the block whose attention holds most, scores not counted.
         recurrent: in the recurrent block that holds most.
         ffn_elements: in the block whose FFN holds most, all experts in use together.
+        routed_elements: of them what is in use at once in a routed FFN, gaps not counted; they
+            close where experts are copied to a device, since the copies leave larger ones.
         lasting_elements: beside every block, more than a residual of the model's width.
         selection: beside attention.
     """
@@ -149,6 +154,7 @@ class Working:
     attention_elements: int = 0
     recurrent: RecurrentWork = RecurrentWork()
     ffn_elements: int = 0
+    routed_elements: int = 0
     lasting_elements: int = 0
     selection: Selection = Selection()
 

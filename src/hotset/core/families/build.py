@@ -55,7 +55,7 @@ class _Weights:
     has_output: bool = False
     is_fused: bool = False
     is_per_expert: bool = False
-    largest_expert_bytes: int = 0
+    expert_tensor_bytes: set[int] = field(default_factory=set)
 
 
 def build_model_spec(
@@ -148,7 +148,7 @@ def _weigh(meta: Metadata, tensors: Iterable[TensorFacts], n_all: int, n_layers:
         weights.is_per_expert |= place.is_single_expert
         is_each = place.role is Role.ROUTED_EXPERTS
         if is_each:
-            weights.largest_expert_bytes = max(weights.largest_expert_bytes, tensor.n_bytes)
+            weights.expert_tensor_bytes.add(tensor.n_bytes)
         if len(tensor.dims) > 1:
             _note_shape(weights.shapes[place.block], tensor, tensor.name.split(".", 2)[2])
     if not any(weights.by_block):
@@ -224,6 +224,7 @@ def _experts(meta: Metadata, weights: _Weights, n_used: int) -> Experts | None:
     layers = tuple(i for i, roles in enumerate(weights.by_block) if Role.ROUTED_EXPERTS in roles)
     if not layers:
         return None
+    largest, second = sorted((*weights.expert_tensor_bytes, 0), reverse=True)[:2]
     return Experts(
         count=meta.number("expert_count", low=1, high=_MAX_EXPERTS),
         used=n_used,
@@ -231,7 +232,8 @@ def _experts(meta: Metadata, weights: _Weights, n_used: int) -> Experts | None:
         n_bytes=weights.by_role[Role.ROUTED_EXPERTS],
         is_fused=weights.is_fused,
         is_per_expert_file=weights.is_per_expert,
-        largest_tensor_bytes=weights.largest_expert_bytes,
+        largest_tensor_bytes=largest,
+        second_tensor_bytes=second,
     )
 
 

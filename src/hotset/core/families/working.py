@@ -71,6 +71,7 @@ def working_of(
         attention_elements=max(attention, default=0),
         recurrent=max(map(_recurrent, blocks), key=_held, default=RecurrentWork()),
         ffn_elements=max(ffn, default=0),
+        routed_elements=max((_routed_use(s, n_embd, n_used) for s in blocks), default=0),
         lasting_elements=streams + _rows(outside, _PER_LAYER),
         selection=selection,
     )
@@ -107,13 +108,25 @@ def _dense_ffn(shapes: BlockShapes) -> int:
 
 
 def _routed_ffn(shapes: BlockShapes, n_embd: int, n_used: int) -> int:
-    names = ("ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps")
-    inward = n_used * sum(shapes[name][1] for name in names if name in shapes)
+    inward = _inward(shapes, n_used)
     if not inward:
         return 0
     product = n_used * shapes.get("ffn_down_exps", (0,))[0]
     outward = n_used * n_embd
     return inward + product + (outward if outward > inward else 0)
+
+
+def _routed_use(shapes: BlockShapes, n_embd: int, n_used: int) -> int:
+    inward = _inward(shapes, n_used)
+    if not inward:
+        return 0
+    return max(inward, n_used * (shapes.get("ffn_down_exps", (0,))[0] + n_embd))
+
+
+def _inward(shapes: BlockShapes, n_used: int) -> int:
+    """Gate and up of all experts in use."""
+    names = ("ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps")
+    return n_used * sum(shapes[name][1] for name in names if name in shapes)
 
 
 def _rows(shapes: BlockShapes, name: str) -> int:
