@@ -138,6 +138,8 @@ def _attention_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
         elements += _score_elements(spec, settings)
     scores = n_tokens * context_cells(settings) * working.selection.score_bytes
     masks = working.selection.masks * mask_bytes(spec, settings)
+    if working.selection.masks:  # an indexer's buffers close no gap that a recurrent block left
+        elements += 2 * _state_elements(spec)
     return elements * _F32_BYTES + scores + masks
 
 
