@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -37,13 +38,27 @@ from hotset.engine.base import Engine
 from hotset.engine.embedded import EmbeddedEngine
 from hotset.engine.llama_server import LlamaServerEngine
 from hotset.engine.start import start
+from hotset.gguf.projectors import projector_sizes
 from hotset.gguf.shards import open_model
 from hotset.gguf.spec import model_spec
 from hotset.gguf.synth import REAL_MODELS, write_fullscale, write_tiny
 
-__all__ = ["Compared", "Planned", "compare_cards", "compare_dry", "compare_loads", "planned"]
+__all__ = [
+    "Compared",
+    "Planned",
+    "Projected",
+    "compare_cards",
+    "compare_dry",
+    "compare_loads",
+    "compare_projectors",
+    "planned",
+    "planned_on_card",
+    "software_card",
+]
 
 _CARD_MEMORY_BYTES = 1 << 40  # the account does not depend on it
+_PROJECTOR_SIZE = re.compile(r"model size: +([\d.]+) MiB")
+_PROJECTOR_BACKEND = re.compile(r"CLIP using (\w+) backend")
 _DRIVER_FOLDERS = ("/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc/vulkan/icd.d")
 
 
@@ -55,6 +70,22 @@ class Planned:
     model_bytes: int
     context_bytes: int
     compute_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """A projector's weights, and where the engine says that it computes pictures."""
+
+    case: Case
+    planned_bytes: int
+    taken_mib: float
+    backend: str
+
+    @property
+    def is_within(self) -> bool:
+        """The same to the engine's 0.01 MiB, on the side that was asked for."""
+        side = "RAM" if self.backend == "CPU" else "card"
+        return round(self.planned_bytes / MIB, 2) == self.taken_mib and side == self.case.projector
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +199,25 @@ def compare_cards(
         taken = first_breakdown(engine, case.settings(file), environ)
         for ours, theirs in zip(planned_on_card(spec, case), taken, strict=True):
             yield Compared(case, ours, theirs)
+
+
+def compare_projectors(
+    cases: tuple[Case, ...], engine: LlamaServerEngine, environ: Mapping[str, str]
+) -> Iterator[Projected]:
+    """Loads with a projector. The engine does not say what a picture's buffers take."""
+    for case, file, _ in _files(cases):
+        projector = write_tiny("mmproj", file.with_name("mmproj.gguf"))[0]
+        lines: list[str] = []
+        settings = case.settings(file, projector)
+        with start(engine, settings, environ, on_line=lines.append):
+            said = "\n".join(lines)
+        size, backend = _PROJECTOR_SIZE.search(said), _PROJECTOR_BACKEND.search(said)
+        yield Projected(
+            case,
+            projector_sizes(open_model(projector)).n_bytes,
+            float(size[1]) if size else 0.0,
+            backend[1] if backend else "",
+        )
 
 
 def compare_loads(cases: tuple[Case, ...]) -> Iterator[Compared]:
