@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,9 +64,9 @@ def test_a_load_takes_what_is_counted() -> None:
     assert row.is_within, row
 
 
-def compared(**changes: int) -> Compared:
+def compared(model_mib: int = 1000, context_mib: int = 100, compute_mib: int = 200) -> Compared:
     ours = Planned(HOST, 1000 * MIB, 100 * MIB, 200 * MIB)
-    taken = replace(Taken(HOST, 1000, 100, 200), **changes)
+    taken = Taken(HOST, model_mib, context_mib, compute_mib)
     return Compared(Case(model="mixtral-8x7b", mix="Q4_0", context_tokens=512), ours, taken)
 
 
