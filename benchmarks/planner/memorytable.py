@@ -153,7 +153,9 @@ def document(
         f"{len(dry)} dry starts of {len(pairs)} pairs of model and type mix, {len(loads)} loads,"
         f" {len({row.case for row in cards})} places on a card. The one constant that is fitted,"
         " rows of the model's width beside the blocks, comes from every other dry start:"
-        f" {fitted_rows(fitted):.2f} (the code has 5). The other terms follow from the graph."
+        f" {fitted_rows(fitted):.2f} (the code has 5). The other terms follow from the graph; those"
+        " of qwen4exp's indexer were found with ten starts of its model, from both halves."
+        " granite-3.1-1b-a400m is not tried with quantized KV: the engine aborts on that."
     )
     head = _HEAD.format(build=EmbeddedEngine().build, server=server, words=_wrapped(words))
     lines = [head, *summary(dry, loads, cards), ""]
