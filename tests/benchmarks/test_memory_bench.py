@@ -23,6 +23,8 @@ from hotset.core.compute import compute_bytes_estimate
 from hotset.core.errors import EngineProblem
 from hotset.core.memory import cache_bytes
 from hotset.core.units import MIB
+from hotset.gguf.synth import FAMILIES
+from hotset.gguf.synth.recipe import ModelKind
 from plankit import real_model
 
 TITLE = "0.09 I common_memory_breakdown_print: | memory breakdown [MiB]  | total   free    self |"
@@ -56,6 +58,19 @@ def test_the_engine_takes_what_is_counted_before_it_loads_anything() -> None:
         assert row.is_exact, row
         assert -1 < row.compute_error_mib < 10, row
         assert abs(row.total_share) < 0.02, row
+
+
+def test_every_family_takes_what_is_counted_and_never_more() -> None:
+    cases = tuple(
+        Case(model=name, context_tokens=8192, ubatch_tokens=2048)
+        for name, recipe in FAMILIES.items()
+        if recipe.kind is ModelKind.CHAT
+    )
+
+    off = [row for row in compare_dry(cases) if not row.is_within]
+
+    assert len(cases) > 30
+    assert off == []
 
 
 def test_a_load_takes_what_is_counted() -> None:

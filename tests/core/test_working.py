@@ -96,6 +96,8 @@ def test_attention_holds_its_queries_and_what_comes_out_if_that_is_wider_than_th
     assert held(256, 256) == 512
     assert held(512, 256) == 768  # queries with their gates
     assert working(block(("attn_qkv", 128, 384))).attention_elements == 384
+    apart = block(("attn_q", 128, 128), ("attn_kv_b", 64, 256), ("attn_output", 128, 128))
+    assert working(apart).attention_elements == 128 + 256 + 128
 
 
 def test_latent_attention_holds_the_queries_of_all_heads_against_the_latent_row() -> None:
@@ -119,7 +121,10 @@ def test_recurrent_blocks_hold_what_goes_through_their_convolution() -> None:
     mamba = block(("ssm_in", 128, 512), ("ssm_conv1d", 4, 256), ("ssm_out", 256, 128))
 
     assert working(delta).recurrent == RecurrentWork(512 + 512 + 256, 512, 256)
-    assert working(mamba).recurrent == RecurrentWork(512 + 256 + 128)
+    first = [*mamba, *block(("ssm_x", 256, 80), ("ssm_dt", 16, 256))]
+
+    assert working(mamba).recurrent == RecurrentWork(512 + 3 * 256 + 128 + 2 * 256)
+    assert working(first).recurrent == RecurrentWork(512 + 256 + 128 + 80 + 256 + 256)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("qwen3.8-flash-next", 7), ("qwen3-30b-a3b", 0)])
@@ -133,3 +138,6 @@ def test_inputs_of_all_blocks_at_once_last() -> None:
     table = [tensor("per_layer_model_proj.weight", 128, 4 * 32), *block(("attn_norm", 128))]
 
     assert working(table).lasting_elements == 128
+    assert working(table).setup_elements == 3 * 128
+    streams = [*table, tensor("altup_proj.weight", 128, 128, 3)]
+    assert working(streams).lasting_elements == 128 + 7 * 128

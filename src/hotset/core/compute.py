@@ -77,6 +77,7 @@ def compute_bytes_estimate(
         ffn = max(ffn, n_tokens * working.routed_elements * _F32_BYTES + copied_bytes)
     largest = max(
         ffn,
+        n_tokens * working.setup_elements * _F32_BYTES,
         _attention_bytes(spec, settings),
         _recurrent_elements(spec, settings) * _F32_BYTES,
         spec.n_vocab * settings.slots * _F32_BYTES,  # one output for each slot

@@ -148,6 +148,7 @@ class Working:
         routed_elements: of them what is in use at once in a routed FFN, gaps not counted; they
             close where experts are copied to a device, since the copies leave larger ones.
         lasting_elements: beside every block, more than a residual of the model's width.
+        setup_elements: before the first block, beside what lasts.
         selection: beside attention.
     """
 
@@ -156,6 +157,7 @@ class Working:
     ffn_elements: int = 0
     routed_elements: int = 0
     lasting_elements: int = 0
+    setup_elements: int = 0
     selection: Selection = Selection()
 
 

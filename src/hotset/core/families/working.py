@@ -26,6 +26,8 @@ __all__ = ["BlockShapes", "short_name", "working_of"]
 _SINGLE_EXPERT = re.compile(r"(ffn_(?:gate|up|down))\.[0-9]+$")
 _WEIGHT = ".weight"
 _PER_LAYER = "per_layer_model_proj"  # gemma 3n and 4: one product for the inputs of all blocks
+_ALTUP = "altup_proj"  # gemma 3n: from the residual to each of those beside it
+_PER_LAYER_FORMS = 3  # beside what lasts: looked up, projected, and their sum
 _MIXERS = ("ssm_", "time_mix_", "shortconv.")
 _LATENT = ("attn_q", "attn_q_b", "attn_k_b", "attn_kv_a_mqa")
 
@@ -65,14 +67,18 @@ def working_of(
     """
     attention = [_attention(shapes, n_embd, queries.get(i, 0)) for i, shapes in enumerate(blocks)]
     ffn = [max(_dense_ffn(shapes), _routed_ffn(shapes, n_embd, n_used)) for shapes in blocks]
+    if _ALTUP in outside:
+        n_streams = prod(outside[_ALTUP][2:]) + 1
     # Those beyond the one residual, and a gap as wide as all of them that mixing leaves.
     streams = (2 * n_streams - 1) * n_embd if n_streams > 1 else 0
+    per_layer = _rows(outside, _PER_LAYER)
     return Working(
         attention_elements=max(attention, default=0),
         recurrent=max(map(_recurrent, blocks), key=_held, default=RecurrentWork()),
         ffn_elements=max(ffn, default=0),
         routed_elements=max((_routed_use(s, n_embd, n_used) for s in blocks), default=0),
-        lasting_elements=streams + _rows(outside, _PER_LAYER),
+        lasting_elements=streams + per_layer,
+        setup_elements=_PER_LAYER_FORMS * per_layer,
         selection=selection,
     )
 
@@ -82,16 +88,21 @@ def _attention(shapes: BlockShapes, n_embd: int, n_latent: int) -> int:
     if n_latent:
         return n_latent + sum(_rows(shapes, name) for name in _LATENT)
     projected = _rows(shapes, "attn_q") or _rows(shapes, "attn_qkv")
+    if "attn_kv_b" in shapes:  # MLA without absorption: keys are put together for every head
+        projected += _rows(shapes, "attn_kv_b") + _rows(shapes, "attn_q")
     return projected + (mixed if mixed > n_embd else 0)
 
 
 def _recurrent(shapes: BlockShapes) -> RecurrentWork:
     """A delta net holds what goes into its convolution and what comes out, and queries and keys."""
     own = sum(_rows(shapes, name) for name in shapes if name.startswith(_MIXERS))
-    if "attn_qkv" not in shapes or "ssm_conv1d" not in shapes:
-        return RecurrentWork(own)
-    wide = _rows(shapes, "attn_qkv")
     values = shapes.get("ssm_out", (0,))[0]
+    if "attn_qkv" not in shapes or "ssm_conv1d" not in shapes:
+        if "ssm_x" in shapes:  # the first Mamba, without groups
+            return RecurrentWork(own + values)
+        # The convolution's input and output, the scan's, and its gated form, are tensors, too.
+        return RecurrentWork(own + 2 * _rows(shapes, "ssm_conv1d") + 2 * values)
+    wide = _rows(shapes, "attn_qkv")
     queries_and_keys = max(0, wide - values)
     return RecurrentWork(
         wide + _rows(shapes, "ssm_conv1d") + queries_and_keys, wide, min(values, wide)
