@@ -1,5 +1,5 @@
-"""The planner against the world: `speed` compares the speed model with published runs, `fuzz`
-makes plans for random machines and models."""
+"""The planner against the world: `speed` compares the speed model with published runs, `memory` the
+memory model with the engine's own account, `fuzz` makes plans for random machines and models."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import argparse
 import sys
 
 from benchmarks.planner.fuzz import print_report
+from benchmarks.planner.memorytable import print_comparison
 from benchmarks.planner.speed import print_table
 
 
@@ -14,6 +15,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("speed")
+    memory = commands.add_parser("memory")
+    memory.add_argument("--quick", action="store_true", help="a few starts of each kind")
+    memory.add_argument("--write", action="store_true", help="into docs/memory.md")
     fuzz = commands.add_parser("fuzz")
     fuzz.add_argument("--examples", type=int, default=10_000)
     fuzz.add_argument("--seed", type=int, default=0, help="of the first example")
@@ -21,6 +25,8 @@ def main() -> int:
     if arguments.command == "speed":
         print_table()
         return 0
+    if arguments.command == "memory":
+        return print_comparison(is_quick=arguments.quick, is_written=arguments.write)
     return 1 if print_report(arguments.examples, arguments.seed) else 0
 
 

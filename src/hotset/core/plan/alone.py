@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from hotset.core.compute import compute_bytes_estimate, largest_context
 from hotset.core.errors import MachineProblem
 from hotset.core.machine import Machine
 from hotset.core.memory import (
     CONTEXT_STEP_TOKENS,
     cache_bytes,
-    compute_bytes_estimate,
-    largest_context,
 )
 from hotset.core.modelspec import Experts, ModelSpec
 from hotset.core.placement import Placement, Projector, ProjectorPlace

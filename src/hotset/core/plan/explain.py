@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hotset.core.memory import cache_bytes, compute_bytes_estimate, context_cells
+from hotset.core.compute import compute_bytes_estimate
+from hotset.core.memory import cache_bytes, context_cells
 from hotset.core.modelspec import ModelSpec
 from hotset.core.parts import split_model
 from hotset.core.placement import DeviceBytes

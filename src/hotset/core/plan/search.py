@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from hotset.core.compute import compute_bytes_estimate
 from hotset.core.machine import Gpu, Machine
-from hotset.core.memory import CONTEXT_STEP_TOKENS, CacheSettings, compute_bytes_estimate
+from hotset.core.memory import CONTEXT_STEP_TOKENS, CacheSettings
 from hotset.core.modelspec import ModelSpec
-from hotset.core.parts import CacheUnits, cache_units, split_model
+from hotset.core.parts import CacheUnits, Staging, cache_units, split_model
 from hotset.core.placement import (
     DeviceBytes,
     Placement,
@@ -18,6 +19,7 @@ from hotset.core.placement import (
     default_reserve_bytes,
     device_bytes,
     device_compute_bytes,
+    host_compute_bytes,
     overhead_bytes,
     ram_weights,
 )
@@ -220,7 +222,7 @@ class Search:
             self._spec,
             settings,
             gpu.backend,
-            staging_bytes=self._parts.staging_bytes if is_hosted else 0,
+            staging=self._parts.staging if is_hosted else Staging(),
             is_pipelined=len(self._machine.devices) > 1 and not is_hosted,
         )
 
@@ -250,7 +252,9 @@ class Search:
         )
         first = self._parts.n_units - placement.n_offloaded
         host_cache = sum(caches.n_bytes[:first])
-        compute = compute_bytes_estimate(self._spec, settings)
+        used = zip(self._machine.devices, placement.units, strict=False)
+        backends = {gpu.backend for gpu, n_units in used if n_units}
+        compute = host_compute_bytes(self._spec, settings, backends)
         projector_ram = 0
         if self._projector and placement.projector is ProjectorPlace.RAM:
             projector_ram = self._projector.total_bytes
