@@ -12,8 +12,9 @@ import psutil
 
 from hotset.cli.conversations import Conversations, state_name
 from hotset.cli.experts import ExpertWatch, watched_store
-from hotset.cli.launching import expanded, launch, prepare
+from hotset.cli.launching import launch, prepare
 from hotset.cli.settings import settings_of
+from hotset.cli.subjects import expanded
 from hotset.core.errors import ConfigProblem, EngineProblem, FileProblem, MachineProblem
 from hotset.core.units import MIB, format_bytes
 from hotset.gateway.ledger import Bytes

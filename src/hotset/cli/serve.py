@@ -92,8 +92,8 @@ def serve(
     leaves when others need its place. The first Ctrl-C lets running answers finish, the second ends
     them.
     """
-    from hotset.cli.launching import wishes_from
     from hotset.cli.settings import key_from
+    from hotset.cli.wishing import wishes_from
 
     key = key_from(api_key_file)
     wishes = wishes_from(ctx, kv, slots, threads, ram, is_serving=True)
@@ -112,7 +112,7 @@ def serve(
 
 
 def _expanded(text: str) -> Path:
-    from hotset.cli.launching import expanded
+    from hotset.cli.subjects import expanded
 
     return expanded(text)
 
@@ -200,7 +200,8 @@ def _serve_one(
 ) -> None:
     """One model, loaded at once; its engine answers clients itself."""
     from hotset.cli.experts import watched_store
-    from hotset.cli.launching import describe_plan, launch, prepare
+    from hotset.cli.launching import launch, prepare
+    from hotset.cli.plan_lines import describe_plan
     from hotset.cli.screen import LoadingLine, note
     from hotset.cli.settings import settings_of
     from hotset.core.settings import validate_settings
