@@ -12,6 +12,7 @@ from hotset.core.units import GIB, MIB, format_bytes, format_count
 
 if TYPE_CHECKING:
     from hotset.cli.launching import Launchable
+    from hotset.core.machine import Gpu, Machine
     from hotset.core.memory import CacheSettings
     from hotset.core.plan import Plan
     from hotset.core.proof import Account, Planned
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["account_facts", "first_look", "prove", "replanned", "retold", "say"]
 
 # What is taken off a budget beyond what was missing: once is all that a start is planned anew.
-_LEAST_MARGIN_BYTES = 256 * MIB
+_LEAST_MARGIN_BYTES = 64 * MIB
 _MARGIN_SHARE = 16
 # A driver takes no more for itself; beyond it the figures are of something else.
 _MOST_OVERHEAD_BYTES = 4 * GIB
@@ -50,14 +51,13 @@ def first_look(ready: Launchable) -> Callable[[Sequence[MemoryRow]], MemoryShort
     def judge(rows: Sequence[MemoryRow]) -> MemoryShort | None:
         from hotset.engine.shortage import MemoryShort
 
-        beside = {
-            taken.device: taken.projector_bytes + taken.moe_cache_bytes
-            for taken in ready.plan.footprint.devices
-        }
+        planned = {taken.device: taken for taken in ready.plan.footprint.devices}
         for row in rows:
-            if row.free_bytes is None:
+            taken = planned.get(row.device)
+            if row.free_bytes is None or taken is None:
                 continue
-            needed = row.total_bytes + beside.get(row.device, 0)
+            beside = taken.projector_bytes + taken.moe_cache_bytes  # they come later
+            needed = row.total_bytes + beside
             if needed > row.free_bytes:
                 what = (
                     f"the engine would take {format_bytes(needed)} of {row.device}, where"
@@ -66,7 +66,8 @@ def first_look(ready: Launchable) -> Callable[[Sequence[MemoryRow]], MemoryShort
                 return MemoryShort(
                     f"{ready.path.name}: {what}; give a shorter --ctx, or close other programs",
                     device=row.device,
-                    missing_bytes=needed - row.free_bytes,
+                    free_bytes=row.free_bytes,
+                    beyond_bytes=max(0, needed + taken.overhead_bytes - taken.total_bytes),
                     what=what,
                 )
         return None
@@ -77,8 +78,8 @@ def first_look(ready: Launchable) -> Callable[[Sequence[MemoryRow]], MemoryShort
 def replanned(ready: Launchable, short: MemoryShort) -> tuple[Launchable, str]:
     """A smaller plan for a start that failed for want of memory, and the line that says so.
 
-    The machine is looked at anew, and the budget that was too large is lowered by what was missing
-    and a margin. What the user has fixed stays as it is.
+    The machine is looked at anew, and the budget that was too large is lowered. What the user has
+    fixed stays as it is.
 
     Raises:
         MachineProblem: with that nothing fits any more, or nothing is smaller.
@@ -91,24 +92,7 @@ def replanned(ready: Launchable, short: MemoryShort) -> tuple[Launchable, str]:
     if basis is None:
         raise short
     now, _ = machine_now(ready.engine, ready.path)
-    machine = replace(now, experience=basis.machine.experience)
-    less = _missing_bytes(ready.plan, short)
-    wishes = basis.wishes
-    if short.device == RAM:
-        room = min(machine.ram_available_bytes, basis.machine.ram_available_bytes)
-        room = max(0, min(room, wishes.ram_bytes or room) - less)
-        machine = replace(machine, ram_available_bytes=room)
-    else:
-        planned = {gpu.engine_name: gpu.free_bytes for gpu in basis.machine.devices}
-        devices = tuple(
-            replace(
-                gpu, free_bytes=max(0, min(gpu.free_bytes, planned.get(gpu.engine_name, 0)) - less)
-            )
-            if gpu.engine_name == short.device
-            else gpu
-            for gpu in machine.devices
-        )
-        machine = replace(machine, devices=devices)
+    machine = _with_less(replace(now, experience=basis.machine.experience), ready.plan, short)
     subject = Subject(
         files=ready.files,
         spec=ready.spec,
@@ -118,6 +102,9 @@ def replanned(ready: Launchable, short: MemoryShort) -> tuple[Launchable, str]:
         projector=basis.projector if ready.projector else None,
         stamps=ready.stamps,
     )
+    wishes = basis.wishes
+    if short.device == RAM and wishes.ram_bytes is not None:
+        wishes = replace(wishes, ram_bytes=min(wishes.ram_bytes, machine.ram_available_bytes))
     try:
         smaller = make_ready(subject, machine, wishes, ready.engine, asks=False)
     except HotsetError as problem:
@@ -131,18 +118,36 @@ def replanned(ready: Launchable, short: MemoryShort) -> tuple[Launchable, str]:
     )
 
 
-def _missing_bytes(plan: Plan, short: MemoryShort) -> int:
-    """By how much to lower a budget: what was missing, or what was asked for beyond the plan, and a
-    margin; a sixteenth of what was planned where nothing is known."""
+def _with_less(now: Machine, plan: Plan, short: MemoryShort) -> Machine:
+    """The machine with less of the memory that was short: less than is free, and less than the plan
+    took, where that was too much."""
+    margin, footprint = _margin_bytes(plan, short), plan.footprint
+    if short.device == RAM:
+        room = min(now.ram_available_bytes, footprint.total_bytes) - margin
+        return replace(now, ram_available_bytes=max(0, room))
+    taken = next((each for each in footprint.devices if each.device == short.device), None)
+
+    def lowered(gpu: Gpu) -> Gpu:
+        if taken is None or gpu.engine_name != short.device:
+            return gpu
+        if short.free_bytes is not None:
+            room = min(gpu.free_bytes, short.free_bytes) - short.beyond_bytes
+        else:
+            reserve = max(0, gpu.free_bytes - taken.budget_bytes)
+            room = min(gpu.free_bytes, taken.total_bytes + reserve) - margin
+        return replace(gpu, free_bytes=max(0, room))
+
+    return replace(now, devices=tuple(map(lowered, now.devices)))
+
+
+def _margin_bytes(plan: Plan, short: MemoryShort) -> int:
+    """By how much to stay below a plan that was too large. An allocation larger than the planned
+    buffers and no large part of the whole is one that was estimated too small."""
     total, buffers = plan.footprint.total_bytes, plan.footprint.compute_bytes
     for taken in plan.footprint.devices:
         if taken.device == short.device:
             total, buffers = taken.total_bytes, taken.compute_bytes
     margin = max(_LEAST_MARGIN_BYTES, total // _MARGIN_SHARE)
-    if short.missing_bytes:
-        return short.missing_bytes + margin
-    # An allocation of weights or caches is as planned, and memory has gone; one that is larger than
-    # the planned buffers and no planned part of the rest is a buffer that was estimated too small.
     is_buffer = buffers < short.asked_bytes < total // 2
     return margin + (short.asked_bytes - buffers if is_buffer else 0)
 

@@ -19,7 +19,8 @@ class MemoryShort(MachineProblem):
     Attributes:
         device: the engine's name of it, or "RAM".
         asked_bytes: of the allocation that failed; 0 where the engine did not say.
-        missing_bytes: by how much all of it together is too large; 0 where nobody knows.
+        free_bytes: of the device, as the engine saw it; None where it did not say.
+        beyond_bytes: by how much the engine takes more than was planned; 0 where nobody knows.
         what: the engine's words, or ours.
     """
 
@@ -29,13 +30,15 @@ class MemoryShort(MachineProblem):
         *,
         device: str = RAM,
         asked_bytes: int = 0,
-        missing_bytes: int = 0,
+        free_bytes: int | None = None,
+        beyond_bytes: int = 0,
         what: str = "",
     ) -> None:
         super().__init__(message)
         self.device = device
         self.asked_bytes = asked_bytes
-        self.missing_bytes = missing_bytes
+        self.free_bytes = free_bytes
+        self.beyond_bytes = beyond_bytes
         self.what = what
 
 
