@@ -218,9 +218,15 @@ def retold(settings: Settings, ready: Launchable) -> Settings:
 def prove(
     ready: Launchable, running: Running, remarks: tuple[str, ...], tell: Callable[[str], None]
 ) -> Running:
-    """Compare, tell what deviates, keep what was seen. Returns `running`, with what was found."""
+    """Compare, tell what deviates, keep what was seen. Returns `running`, with what was found.
+
+    An engine that prints nothing of its memory is not compared.
+    """
     from hotset.core.proof import accounts, deviations
 
+    running.remarks = remarks
+    if not running.loaded.buffers:
+        return running
     running.accounts = accounts(_planned(ready), running.loaded)
     said = deviations(running.accounts)
     if said:
@@ -228,10 +234,9 @@ def prove(
         if _keep(ready, running):
             line += "; the next plan counts with it"
         tell(line)
-        remarks = (*remarks, line)
-    elif running.accounts:
+        running.remarks = (*remarks, line)
+    else:
         _keep(ready, running)
-    running.remarks = remarks
     return running
 
 
@@ -259,7 +264,7 @@ def _keep(ready: Launchable, running: Running) -> bool:
     from hotset.core.plan.pace import model_key
     from hotset.probe.starts import StartKey, keep_start
 
-    if ready.basis is None or not running.loaded.buffers:
+    if ready.basis is None:
         return False
     overheads = _overheads(ready, running) if ready.plan.has_devices else {}
     engine, model = ready.engine.identity, model_key(ready.spec)
