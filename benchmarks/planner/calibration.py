@@ -17,7 +17,7 @@ from pathlib import Path
 from hotset.cli.launching import Launchable, launch, prepare
 from hotset.cli.settings import settings_of
 from hotset.core.plan import Wishes
-from hotset.core.plan.pace import expected_decode, pace_for
+from hotset.core.plan.pace import expected_decode, setup_of
 from hotset.engine.client import ChatStream
 
 __all__ = ["Outcome", "calibrate", "print_calibration"]
@@ -70,8 +70,8 @@ def _estimate(ready: Launchable, depth_tokens: int) -> float:
     if ready.basis is None:
         raise ValueError("a plan that nobody changed has a basis")
     machine = ready.basis.machine
-    paces, is_own = pace_for(ready.spec, machine, ready.plan)
-    ratio = paces.decode.ratio if paces.decode and is_own else 1.0
+    paces = machine.experience.own.get(setup_of(ready.spec, ready.plan))
+    ratio = paces.decode.ratio if paces and paces.decode else 1.0
     return ratio * expected_decode(ready.spec, machine, ready.plan, depth_tokens)
 
 

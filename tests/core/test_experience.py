@@ -12,6 +12,7 @@ from hotset.core.experience import RAM, Experience, Pace, Paces, pace_of
 from hotset.core.machine import Machine
 from hotset.core.placement import Placement
 from hotset.core.plan import Plan, Wishes, make_plan
+from hotset.core.plan.explain import explain
 from hotset.core.plan.pace import (
     expected_decode,
     expected_prefill,
@@ -147,9 +148,24 @@ def test_other_models_help_one_that_never_ran_but_not_against_its_own_answers() 
     assert few.speed.decode.high > helped.speed.decode.high
     own = {setup: Paces(prefill=Pace(0.9, 1.0, 1))}
     both = planned(seen(machine, own=own, others=others))
-    assert both.speed.decode == before.speed.decode
-    assert both.speed.num_answers == 1
+    assert both.speed.decode == helped.speed.decode
+    assert both.speed.prefill.likely == pytest.approx(0.9 * before.speed.prefill.likely)
     assert planned(seen(machine, others={"another": others[setup]})) == before
+
+
+def test_the_sums_end_with_what_answers_made_of_them() -> None:
+    spec, machine = real_model(MODEL), computer()
+    before = planned(machine)
+    assert "as measured" not in "".join(explain(spec, before))
+    paces = {setup_of(spec, before): Paces(Pace(0.5, 1.1, 4), Pace(0.25, 1.1, 4))}
+    for part, words in (("own", "4 answers"), ("others", "4 models")):
+        plan = planned(seen(machine, **{part: paces}))
+        lines = [*explain(spec, plan)]
+        told = [(lines[n - 1], line) for n, line in enumerate(lines) if "as measured" in line]
+        for (together, measured), slower in zip(told, (2, 4), strict=True):
+            assert words in measured
+            found = [float(line.split(" ms")[0].split()[-1]) for line in (together, measured)]
+            assert found[1] == pytest.approx(slower * found[0], abs=0.02)
 
 
 def test_setups_differ_in_who_computes_and_where_the_experts_are() -> None:

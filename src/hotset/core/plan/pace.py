@@ -8,7 +8,7 @@ changes what is printed and not which plan is chosen.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hotset.core.experience import Pace, Paces
 from hotset.core.machine import Machine
@@ -34,7 +34,6 @@ __all__ = [
     "expected_prefill",
     "machine_key",
     "model_key",
-    "pace_for",
     "paced",
     "setup_of",
 ]
@@ -114,40 +113,48 @@ def _speed_model(spec: ModelSpec, machine: Machine, plan: Plan) -> SpeedModel:
     return speed_model(spec, replace(machine, devices=devices), threads=plan.threads)
 
 
-def pace_for(spec: ModelSpec, machine: Machine, plan: Plan) -> tuple[Paces, bool]:
-    """What is known of this plan's setup, and whether it is the model's own."""
-    setup = setup_of(spec, plan)
-    own = machine.experience.own.get(setup)
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A pace, and whether it is the model's own or that of all that have run here."""
+
+    pace: Pace
+    is_own: bool
+
+
+def _known(own: Pace | None, others: Pace | None) -> _Known | None:
     if own is not None:
-        return own, True
-    return machine.experience.others.get(setup, Paces()), False
+        return _Known(own, is_own=True)
+    return None if others is None else _Known(others, is_own=False)
 
 
 def paced(spec: ModelSpec, machine: Machine, plan: Plan) -> Plan:
     """The plan with corrected speeds, where there is anything to correct them by."""
-    paces, is_own = pace_for(spec, machine, plan)
-    if paces.decode is None and paces.prefill is None:
+    setup, experience = setup_of(spec, plan), machine.experience
+    own, others = (by.get(setup, Paces()) for by in (experience.own, experience.others))
+    decode = _known(own.decode, others.decode)
+    prefill = _known(own.prefill, others.prefill)
+    told = decode or prefill
+    if told is None:
         return plan
-    counted = paces.decode or paces.prefill
-    num = counted.num_samples if counted else 0
+    num = told.pace.num_samples
     speed = replace(
         plan.speed,
-        decode=_corrected(plan.speed.decode, paces.decode, is_own=is_own),
-        prefill=_corrected(plan.speed.prefill, paces.prefill, is_own=is_own),
-        num_answers=num if is_own else 0,
-        num_models=0 if is_own else num,
+        decode=_corrected(plan.speed.decode, decode),
+        prefill=_corrected(plan.speed.prefill, prefill),
+        num_answers=num if told.is_own else 0,
+        num_models=0 if told.is_own else num,
     )
     return replace(plan, speed=speed)
 
 
-def _corrected(estimate: Estimate, pace: Pace | None, *, is_own: bool) -> Estimate:
-    if pace is None:
+def _corrected(estimate: Estimate, known: _Known | None) -> Estimate:
+    if known is None:
         return estimate
-    is_few = pace.num_samples < _FEW
-    if is_own:
+    is_few = known.pace.num_samples < _FEW
+    if known.is_own:
         least = _FEW_OWN_FACTOR if is_few else _OWN_FACTOR
     else:
         least = _FEW_OTHERS_FACTOR if is_few else _OTHERS_FACTOR
-    factor = max(least, pace.spread)
-    likely = estimate.likely * pace.ratio
+    factor = max(least, known.pace.spread)
+    likely = estimate.likely * known.pace.ratio
     return Estimate(likely / factor, likely, likely * factor)
