@@ -204,7 +204,8 @@ def launch(
         FileProblem: besides, for a file that has gone or changed since the plan was made.
     """
     from hotset.cli.pacing import PaceKeeper
-    from hotset.cli.proving import first_look, prove, replanned, retold, say
+    from hotset.cli.proving import first_look, prove
+    from hotset.cli.replanning import replanned, retold
     from hotset.cli.subjects import check_unchanged
     from hotset.core.errors import HotsetError
     from hotset.engine.shortage import MemoryShort
@@ -220,7 +221,7 @@ def launch(
 
         check_unchanged(ready.stamps)
         try:
-            running = start(
+            return start(
                 ready.engine,
                 replace(settings, tells_memory_first=first_look(ready) is not None),
                 os.environ,
@@ -235,14 +236,26 @@ def launch(
         except HotsetError:
             check_unchanged(ready.stamps)  # then this is why
             raise
-        return running
 
     remarks: tuple[str, ...] = ()
     try:
         running = begin(ready, settings)
     except MemoryShort as short:
         ready, why = replanned(ready, short)
-        say(why, on_line)
+        _say(why, on_line)
         remarks = (why,)
         running = begin(ready, retold(settings, ready))
-    return prove(ready, running, remarks, lambda text: say(text, on_line))
+    try:
+        return prove(ready, running, remarks, lambda text: _say(text, on_line))
+    except BaseException:
+        running.stop(grace_s=0)
+        raise
+
+
+def _say(text: str, on_line: Callable[[str], None] | None) -> None:
+    """A line for the user, and for the engine's log where somebody keeps one."""
+    from hotset.cli.screen import note
+
+    note(text)
+    if on_line:
+        on_line(f"hotset: {text}")

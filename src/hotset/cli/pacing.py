@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from hotset.cli.machine_options import measured_file
+from hotset.core.errors import HotsetError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +80,9 @@ class PaceKeeper:
         """Called on the thread that reads the log."""
         times = self._log.hear(line)
         if times is not None and self._ready.basis is not None and not self._ready.is_embedding:
-            self._keep(times)
+            # Whatever is odd about this answer, the log must be read on.
+            with suppress(HotsetError, ArithmeticError):
+                self._keep(times)
 
     def _keep(self, times: AnswerTimes) -> None:
         from hotset.core.plan.pace import (
