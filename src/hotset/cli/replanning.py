@@ -40,7 +40,7 @@ def replanned(ready: Launchable, short: MemoryShort) -> tuple[Launchable, str]:
     if basis is None:
         raise short
     now, _ = machine_now(ready.engine, ready.path)
-    machine = _with_less(replace(now, experience=basis.machine.experience), ready.plan, short)
+    machine = _with_less(_within(now, basis.machine), ready.plan, short)
     subject = Subject(
         files=ready.files,
         spec=ready.spec,
@@ -63,6 +63,22 @@ def replanned(ready: Launchable, short: MemoryShort) -> tuple[Launchable, str]:
     return (
         smaller,
         f"{short.what}; planned smaller, starting again: {_changes(ready.plan, smaller.plan)}",
+    )
+
+
+def _within(now: Machine, before: Machine) -> Machine:
+    """The machine as it is now, but no more of it than the plan was allowed: the rest may have been
+    promised to others."""
+    allowed = {gpu.engine_name: gpu.free_bytes for gpu in before.devices}
+    return replace(
+        now,
+        experience=before.experience,
+        ram_available_bytes=min(now.ram_available_bytes, before.ram_available_bytes),
+        devices=tuple(
+            replace(gpu, free_bytes=min(gpu.free_bytes, allowed[gpu.engine_name]))
+            for gpu in now.devices
+            if gpu.engine_name in allowed
+        ),
     )
 
 
