@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,15 @@ import pytest
 
 from clikit import assert_refused, background, environment, hotset
 from enginekit import fake_engine, smollm2
+from hotset.cli import proving
 from hotset.cli.launching import launch, prepare
 from hotset.cli.settings import settings_of
 from hotset.core.errors import FileProblem
+from hotset.core.machine import GpuUser, Machine
 from hotset.core.plan import Wishes
+from hotset.core.units import MIB
 from hotset.gguf.synth import write_fullscale
+from hotset.probe import this_machine
 
 # An engine that keeps what it was told each time and answers with one word.
 _ENGINE = """
@@ -155,6 +160,43 @@ def test_one_model_of_a_gateway_that_got_no_memory_is_served_from_a_smaller_plan
         assert answer.status_code == 200
         assert "yes" in answer.text
     assert len(starts(tmp_path)) == 2
+
+
+def test_what_an_engine_took_and_its_driver_held_is_told_kept_and_planned_with(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    says = "\n".join(
+        f"say('0.00.1.1 I {who}:  CUDA0 {what} buffer size = {mib}.00 MiB')"
+        for who, what, mib in (
+            ("load_tensors", "model", 1000), ("llama_kv_cache", "KV", 300),
+            ("sched_reserve", "compute", 700),
+        )
+    )  # fmt: skip
+    engine = str(engine_with_card(tmp_path, says))
+    pids: list[int] = []
+
+    def seen_by_the_driver(**given: Any) -> Machine:
+        machine = this_machine.this_machine(**given)
+        held = (GpuUser("engine", 2110 * MIB, pids[0]), GpuUser("desktop", 900 * MIB, 1))
+        return replace(machine, devices=tuple(replace(g, used_by=held) for g in machine.devices))
+
+    ready = prepare(str(model), Wishes(), engine)
+    (before,) = ready.plan.footprint.devices
+    monkeypatch.setattr(proving, "machine_with_users", seen_by_the_driver)
+    with launch(ready, settings_of(ready), lambda _: None, on_pid=pids.append) as running:
+        (card, ram) = running.accounts
+    assert (card.model, card.context, card.compute) == (1000 * MIB, 300 * MIB, 700 * MIB)
+    assert (card.planned_compute, ram.context) == (before.compute_bytes, 0)
+    (remark,) = running.remarks
+    assert "CUDA0 compute 700.0 MiB, planned" in remark
+    assert remark.endswith("the next plan counts with it")
+    assert remark in capsys.readouterr().err
+    (after,) = prepare(str(model), Wishes(), engine).plan.footprint.devices
+    assert (after.compute_bytes, after.overhead_bytes) == (700 * MIB, 110 * MIB)
 
 
 def test_a_file_that_vanishes_or_changes_between_plan_and_start_is_one_clear_line(

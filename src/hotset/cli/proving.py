@@ -10,11 +10,14 @@ from hotset.core.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from hotset.cli.launching import Launchable
+    from hotset.core.devices import Device
+    from hotset.core.machine import Machine
     from hotset.core.memory import CacheSettings
     from hotset.core.plan import Plan
     from hotset.core.proof import Account, Planned
     from hotset.engine.running import Running
     from hotset.engine.shortage import MemoryRow, MemoryShort
+    from hotset.probe.measured import Measured
 
 __all__ = ["account_facts", "first_look", "prove"]
 
@@ -150,13 +153,12 @@ def _overheads(ready: Launchable, running: Running) -> dict[str, int]:
     what each process holds."""
     from hotset.cli.machine_options import kept_measurements
     from hotset.core.devices import Device
-    from hotset.probe.this_machine import this_machine
 
     basis = ready.basis
     if basis is None:
         return {}
     listed = [Device(gpu.engine_name, gpu.name, gpu.total_bytes) for gpu in basis.machine.devices]
-    now = this_machine(measured=kept_measurements(), listed=listed, with_users=True)
+    now = machine_with_users(measured=kept_measurements(), listed=listed)
     found = {}
     for gpu in now.devices:
         held = sum(user.used_bytes or 0 for user in gpu.used_by if user.pid == running.pid)
@@ -164,6 +166,13 @@ def _overheads(ready: Launchable, running: Running) -> dict[str, int]:
         if held and 0 <= beside <= _MOST_OVERHEAD_BYTES and not ready.projector:
             found[gpu.engine_name] = beside
     return found
+
+
+def machine_with_users(*, measured: Measured, listed: Sequence[Device]) -> Machine:
+    """This machine as it is now, with who holds what of each card."""
+    from hotset.probe.this_machine import this_machine
+
+    return this_machine(measured=measured, listed=listed, with_users=True)
 
 
 def account_facts(found: Sequence[Account]) -> list[dict[str, Any]]:
