@@ -70,7 +70,7 @@ def test_json_is_one_object_with_the_figures_of_the_answer(tmp_path: Path, tiny:
     assert set(answer) == {
         *("model", "answer", "reasoning", "finish_reason", "prompt_tokens", "answer_tokens"),
         *("prompt_tokens_per_s", "answer_tokens_per_s", "context_tokens", "kv_type", "ready_s"),
-        "resident_bytes",
+        *("resident_bytes", "memory", "remarks"),
     }
     assert answer["model"] == "tiny"
     assert answer["answer"]

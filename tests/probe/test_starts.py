@@ -136,6 +136,7 @@ def test_where_nothing_can_be_written_that_is_said_and_nothing_is_left(tmp_path:
     (tmp_path / "hotset").write_text("a file where the folder should be")
     reason = keep_answer(tmp_path / "hotset" / "starts.json", ABOUT, decode=1.0)
     assert "cannot be written" in reason
+    assert load_kept(tmp_path / "hotset" / "starts.json")[1] == ""  # there is just nothing
     folder = tmp_path / "full"
     (folder / "starts.json").mkdir(parents=True)
     (folder / "starts.json" / "in the way").touch()

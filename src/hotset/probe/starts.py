@@ -100,7 +100,7 @@ def load_kept(file: Path) -> tuple[Kept, str]:
     """What was kept, and "" or one line about a file that cannot be used."""
     try:
         return _read(file), ""
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Kept(), ""
     except _OtherVersionError as error:
         return Kept(), f"{file}: {error}; left alone, and plans do without"
