@@ -1,11 +1,14 @@
 """The planner against the world: `speed` compares the speed model with published runs, `memory` the
-memory model with the engine's own account, `fuzz` makes plans for random machines and models."""
+memory model with the engine's own account, `fuzz` makes plans for random machines and models,
+`calibration` runs models here and plans them again."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
+from benchmarks.planner.calibration import print_calibration
 from benchmarks.planner.fuzz import print_report
 from benchmarks.planner.memorytable import print_comparison
 from benchmarks.planner.speed import print_table
@@ -21,7 +24,14 @@ def main() -> int:
     fuzz = commands.add_parser("fuzz")
     fuzz.add_argument("--examples", type=int, default=10_000)
     fuzz.add_argument("--seed", type=int, default=0, help="of the first example")
+    calibration = commands.add_parser("calibration")
+    calibration.add_argument("models", type=Path, nargs="+", help="GGUF files")
+    calibration.add_argument("--runs", type=int, default=3, help="answers before the second plan")
+    calibration.add_argument("--tokens", type=int, default=96, help="of each answer")
     arguments = parser.parse_args()
+    if arguments.command == "calibration":
+        print_calibration(arguments.models, num_runs=arguments.runs, num_tokens=arguments.tokens)
+        return 0
     if arguments.command == "speed":
         print_table()
         return 0

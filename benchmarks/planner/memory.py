@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.planner.dry import HOST, Taken, first_breakdown
 from benchmarks.planner.memorycases import SMALL_VOCABULARY, Case
 
-from hotset.cli.launching import demo_model
+from hotset.cli.demo_models import demo_model
 from hotset.core.compute import compute_bytes_estimate
 from hotset.core.loaded import BufferKind, Loaded
 from hotset.core.machine import Backend, Gpu

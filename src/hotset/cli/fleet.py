@@ -14,10 +14,11 @@ import psutil
 from hotset.cli.cards import Cards
 from hotset.cli.conversations import Conversations, state_name
 from hotset.cli.experts import ExpertWatch, watched_store
-from hotset.cli.launching import expanded, launch, prepare
+from hotset.cli.launching import launch, prepare
 from hotset.cli.machines import engine_called, machine_now
 from hotset.cli.readahead import Piece, read_ahead
 from hotset.cli.settings import settings_of
+from hotset.cli.subjects import expanded
 from hotset.core.errors import ConfigProblem, EngineProblem, FileProblem, MachineProblem
 from hotset.core.units import MIB, format_bytes
 from hotset.gateway.ledger import Bytes

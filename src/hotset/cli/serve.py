@@ -86,8 +86,8 @@ def serve(
     leaves when others need its place. The first Ctrl-C lets running answers finish, the second ends
     them.
     """
-    from hotset.cli.launching import wishes_from
     from hotset.cli.settings import key_from
+    from hotset.cli.wishing import wishes_from
 
     key = key_from(api_key_file)
     wishes = wishes_from(ctx, kv, slots, threads, ram, is_serving=True)
@@ -106,7 +106,7 @@ def serve(
 
 
 def _expanded(text: str) -> Path:
-    from hotset.cli.launching import expanded
+    from hotset.cli.subjects import expanded
 
     return expanded(text)
 
@@ -216,7 +216,7 @@ def _serve_one(
 
     from hotset.cli.alone import Alone
     from hotset.cli.gateway import Service, run_gateway
-    from hotset.cli.launching import describe_plan
+    from hotset.cli.plan_lines import describe_plan
     from hotset.cli.screen import note
     from hotset.cli.tokenizers import TokenizerEngines
     from hotset.engine.ports import check_port

@@ -11,8 +11,8 @@ from hotset.core.parts import split_model
 from hotset.core.placement import DeviceBytes
 from hotset.core.plan.common import cache_settings
 from hotset.core.plan.rating import nominal_depth
-from hotset.core.plan.types import Plan, Wishes
-from hotset.core.speed import Term, total_s
+from hotset.core.plan.types import Plan, Speed, Wishes
+from hotset.core.speed import Estimate, Term, total_s
 from hotset.core.units import MIB, format_bytes, format_count
 
 __all__ = ["explain"]
@@ -56,8 +56,18 @@ def explain(spec: ModelSpec, plan: Plan) -> Iterator[str]:
     depth = format_count(nominal_depth(settings))
     yield f"time of one token, {depth} tokens into the context"
     yield from _time_lines(plan.speed.decode_terms)
+    yield from _measured_lines(plan.speed, plan.speed.decode, 1)
     yield f"time of a batch of {format_count(plan.ubatch_tokens)} prompt tokens"
     yield from _time_lines(plan.speed.prefill_terms)
+    yield from _measured_lines(plan.speed, plan.speed.prefill, plan.ubatch_tokens)
+
+
+def _measured_lines(speed: Speed, rate: Estimate, num_tokens: int) -> Iterator[str]:
+    """What answers on this machine make of the sum."""
+    if speed.num_answers or speed.num_models:
+        by = f"{speed.num_answers} answers" if speed.num_answers else f"{speed.num_models} models"
+        taken = f"{num_tokens / rate.likely * 1e3:>10.2f} ms"
+        yield f"  {'as measured':<34}{taken}  by {by} on this machine"
 
 
 def _device_lines(taken: DeviceBytes, units: range, output_unit: int) -> Iterator[str]:
