@@ -55,6 +55,8 @@ def explain(spec: ModelSpec, plan: Plan) -> Iterator[str]:
     depth = format_count(nominal_depth(settings))
     yield f"time of one token, {depth} tokens into the context"
     yield from _time_lines(plan.speed.decode_terms)
+    if spec.experts:
+        yield f"hit rates of caches of experts: {spec.hits.source}"
     yield f"time of a batch of {format_count(plan.ubatch_tokens)} prompt tokens"
     yield from _time_lines(plan.speed.prefill_terms)
 
