@@ -152,7 +152,8 @@ def test_the_gradient_of_attention_is_what_small_steps_show() -> None:
     block, rng = model.block(3), np.random.default_rng(7)
     attention = Attention(model, [[1] * 5, [1] * 3])
     inputs, direction, wanted = rng.standard_normal((3, 8, model.width)).astype(np.float32)
-    step = np.float32(1e-2)
+    inputs *= np.float32(0.1)  # as large as normed states are, so that small steps are small
+    step = np.float32(1e-3)
 
     def total(at: np.ndarray) -> float:
         return float((attention.output(block, at) * wanted).sum(dtype=np.float64))
@@ -166,11 +167,10 @@ def test_errors_that_are_said_to_matter_change_what_comes_next() -> None:
     """An error of one length, in the direction that matters most and in one that matters least."""
     model = open_dense(smollm2())
     tokenizer = Tokenizer(model.header)
-    fitted = "The harvest was good that year, and the farmers sold their wheat in the town."
-    (root,) = [sensitivities(model, [tokenizer.encode(fitted)], np.random.default_rng(8))[20]]
+    text = tokenizer.encode("Ships carry most of the goods that are traded between countries.")
+    root = sensitivities(model, [text], np.random.default_rng(8))[20]
     values, vectors = np.linalg.eigh(root)
     assert values[-1] > 5 * values[0] > 0
-    text = tokenizer.encode("Ships carry most of the goods that are traded between countries.")
 
     def chances(error: np.ndarray) -> np.ndarray:
         def with_error(number: int, block: Block, inputs: Floats) -> Floats:
@@ -181,11 +181,12 @@ def test_errors_that_are_said_to_matter_change_what_comes_next() -> None:
         for number in range(model.num_blocks):
             forward.step(number, model.block(number), with_error)
         logits = forward.outputs() @ model.embedding.T
-        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True)).astype(np.float64)
         return shares / shares.sum(axis=1, keepdims=True)
 
     dense, most, least = (chances(vectors[:, n] * size) for n, size in ((0, 0), (-1, 2), (0, 2)))
-    assert np.abs(most - dense).sum() > 3 * np.abs(least - dense).sum() > 0
+    costs = [(dense * np.log(dense / other)).sum(axis=1).mean() for other in (most, least)]
+    assert costs[0] > 3 * costs[1] > 0
 
 
 # ---- The folder that keeps what was made.
