@@ -31,8 +31,9 @@ from hotset.lab.moe.quality import measure_quality
 DOCS = Path(__file__).parents[2] / "docs"
 _DEFAULT_FOLDER = Path("~/.cache/hotset/benchmarks/lab")
 _HELD_OUT = Path(__file__).with_name("held_out")
-_USED = (6, 12, 16, 18, 20, 24)
-_MOST_TOKENS = 100  # of each chat: the whole takes about three minutes
+_USED = (6, 12, 16, 18, 24)
+# As many as can be measured in some minutes; the table says how sure that makes it.
+_MOST_CHATS, _MOST_TOKENS = 6, 110
 _QUESTIONS = (
     "Why is the sky blue? Answer in two or three sentences.",
     "Write a Python function that adds two numbers.",
@@ -72,6 +73,7 @@ def _decide(public: Sequence[Path], folder: Path, max_tokens: int, *, is_written
     )
     tables = {
         "verdict": [said],
+        "leads": decision.lead_table(cells),
         "half-life": decision.half_life_table(recordings.choosing),
         "admission": decision.admission_table(recordings.judging),
         "tiers": decision.tier_table(recordings.judging),
@@ -103,7 +105,9 @@ def _quality(*, is_written: bool) -> None:
         return (_HELD_OUT / name).read_text(encoding="utf-8")
 
     texts = {
-        "chat": [chat[:_MOST_TOKENS] for chat in dialogues(model, read("chat.jsonl"))],
+        "chat": [
+            chat[:_MOST_TOKENS] for chat in dialogues(model, read("chat.jsonl"))[:_MOST_CHATS]
+        ],
         **{kind: passages(model, read(f"{kind}.txt")) for kind in ("prose", "code", "chinese")},
     }
     blocks = fit_experts(model, calibration_texts(model), _tell, RECIPE)

@@ -67,7 +67,7 @@ class Recipe:
     num_dense: int = 1
     num_experts: int = 24
     expert_width: int = 32
-    num_used: int = 12
+    num_used: int = 16
     seed: int = 1
 
 
