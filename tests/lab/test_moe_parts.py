@@ -115,7 +115,8 @@ def test_a_neuron_goes_to_the_expert_that_is_chosen_when_it_fires() -> None:
 def test_every_neuron_is_in_exactly_one_place_whatever_they_do() -> None:
     rng = np.random.default_rng(5)
     strengths = rng.random((50, 96)).astype(np.float32)
-    chosen = chosen_experts(rng.random((8, 6)), rng.random((50, 6)), 3).astype(np.float32)
+    router, states = (rng.random((n, 6)).astype(np.float32) for n in (8, 50))
+    chosen = chosen_experts(router, states, 3)
     assert chosen.sum(axis=1).tolist() == [3] * 50
     for split in (
         first_split(strengths, 8, 8, rng),
@@ -182,7 +183,8 @@ def test_errors_that_are_said_to_matter_change_what_comes_next() -> None:
             forward.step(number, model.block(number), with_error)
         logits = forward.outputs() @ model.embedding.T
         shares = np.exp(logits - logits.max(axis=1, keepdims=True)).astype(np.float64)
-        return shares / shares.sum(axis=1, keepdims=True)
+        shares /= shares.sum(axis=1, keepdims=True)
+        return np.asarray(shares)
 
     dense, most, least = (chances(vectors[:, n] * size) for n, size in ((0, 0), (-1, 2), (0, 2)))
     costs = [(dense * np.log(dense / other)).sum(axis=1).mean() for other in (most, least)]

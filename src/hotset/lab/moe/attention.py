@@ -69,7 +69,8 @@ class Attention:
             by_key[text.rows] = _side_by_side(self._gathered(keys))
             values = text.shares.transpose(0, 2, 1) @ mixed
             by_value[text.rows] = _side_by_side(self._gathered(values))
-        return by_query @ block.query + by_key @ block.key + by_value @ block.value
+        total: Floats = by_query @ block.query + by_key @ block.key + by_value @ block.value
+        return total
 
     def _texts(self, block: Block, inputs: Floats) -> Iterator[_Heads]:
         model = self._model
