@@ -14,12 +14,21 @@ from hotset.lab.routing import Routing
 from hotset.lab.simulate import simulate
 from hotset.lab.tiers import simulate_tiers
 
-__all__ = ["SHARES", "admission_table", "half_life_table", "hit_table", "judge", "tier_table"]
+__all__ = [
+    "SHARES",
+    "admission_table",
+    "half_life_table",
+    "hit_table",
+    "judge",
+    "lead_table",
+    "tier_table",
+]
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.4)
 _POLICIES = (DEFAULT, "lru", "layer-lru", "decayed", "layer-lfu", BOUND)
 _HALF_LIVES = (16.0, 32.0, 64.0, 128.0, 256.0)
 _THRESHOLDS = (0.0, 1.0, 1.25, 1.5, 2.0)
+_MOST_LOST_POINTS = 0.5
 _TIERS = ((0.05, 0.25), (0.1, 0.3))
 
 
@@ -64,6 +73,18 @@ def hit_table(cells: Sequence[Cell]) -> list[str]:
         for policy in _POLICIES:
             values = [f"{rates[trace, policy, share]:.1f}" for share in SHARES]
             lines.append(_row([trace, policy, *values]))
+    return lines
+
+
+def lead_table(cells: Sequence[Cell]) -> list[str]:
+    """Markdown: what the default leads recency by, and whether it ever loses half a point."""
+    lines = _head(["trace", *(f"{share:.0%}" for share in SHARES), "least", "within 0.5 points"])
+    rates = {(cell.trace, cell.policy, cell.share): 100 * cell.hit_rate for cell in cells}
+    for trace in dict.fromkeys(cell.trace for cell in cells):
+        leads = [rates[trace, DEFAULT, share] - rates[trace, "lru", share] for share in SHARES]
+        verdict = "yes" if min(leads) >= -_MOST_LOST_POINTS else "no"
+        values = [f"{lead:+.1f}" for lead in (*leads, min(leads))]
+        lines.append(_row([trace, *values, verdict]))
     return lines
 
 

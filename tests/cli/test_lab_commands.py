@@ -13,6 +13,12 @@ import pytest
 from clikit import assert_refused, hotset
 from enginekit import smollm2
 from hotset.core.errors import EngineProblem
+from hotset.core.hits import prior_curve
+from hotset.core.modelspec import Experts
+from hotset.gguf.shards import open_model
+from hotset.gguf.spec import model_spec
+from hotset.gguf.synth import write_fullscale
+from hotset.lab.hitcurve import recorded_curve
 from hotset.lab.policies import POLICIES
 from hotset.lab.routing import load_routing
 from hotset.lab.simulate import simulate
@@ -146,3 +152,65 @@ def test_a_wish_that_makes_no_sense_is_one_line(
     tmp_path: Path, recording: Path, options: tuple[str, ...], said: str
 ) -> None:
     assert_refused(hotset("simulate", recording, *options, home=tmp_path), 4, said)
+
+
+SMALL_PC = ("--gpu", "none", "--ram", "10GiB", "--ram-used", "1GiB", "--cores", "8",
+            "--ram-bw", "50GB/s", "--disk", "2GB/s")  # fmt: skip
+MISSES = "disk: reads of misses"
+
+
+def experts_of(model: Path) -> Experts:
+    experts = model_spec(open_model(model)).experts
+    assert experts is not None
+    return experts
+
+
+def test_a_plan_takes_the_hit_rates_of_the_models_own_routing(tmp_path: Path) -> None:
+    """Qwen3-30B-A3B on a computer whose RAM holds a part of its experts."""
+    model = write_fullscale("qwen3-30b-a3b", tmp_path / "qwen.gguf", mix="Q4_K_M")
+    trace = tmp_path / "qwen.trace"
+    sizes, n_bytes = [128] * 48, [3_000_000] * 48
+    write_trace(trace, skewed_records(sizes, n_bytes, used=8, batches=[1] * 12, seed=3))
+
+    def plan(*words: str) -> tuple[str, str]:
+        ended = hotset("plan", model, *SMALL_PC, *words, home=tmp_path)
+        assert ended.code == 0, ended
+        return ended.out, ended.err
+
+    def missed_bytes() -> int:
+        terms = json.loads(plan("--json")[0])["decode_terms"]
+        (n_bytes,) = [term["n_bytes"] for term in terms if term["what"] == MISSES]
+        return int(n_bytes)
+
+    prior_bytes = missed_bytes()
+    assert "a prior for qwen3moe" in plan("--explain")[0]
+    words = ("simulate", trace, "--policy", "quota", "--capacity", "10%", "--plan", model)
+    kept = hotset(*words, home=tmp_path)
+    assert kept.code == 0, kept
+    (file,) = (tmp_path / ".cache" / "hotset" / "hits").iterdir()
+    assert f"in {file}" in kept.err
+    told, notes = plan("--explain")
+    assert "this model's own routing: one recording, 12 decoded tokens" in told
+    assert notes == ""
+    # What is missed changes as the two curves say.
+    own, prior = recorded_curve([load_routing(trace)]), prior_curve("qwen3moe", 128)
+    held = json.loads(plan("--json")[0])["footprint"]["expert_cache_bytes"]
+    share = held / experts_of(model).n_bytes
+    expected = (1 - own.rate(share)) / (1 - prior.rate(share))
+    assert missed_bytes() / prior_bytes == pytest.approx(expected, rel=0.02)
+    assert abs(expected - 1) > 0.2
+    # Damaged: one note, and the prior.
+    file.write_text("{")
+    told, notes = plan("--explain")
+    assert "a prior for qwen3moe" in told
+    assert notes.startswith(f"note: {file}: no hit rates of hotset (")
+    assert len(notes.splitlines()) == 1
+    assert missed_bytes() == prior_bytes
+
+
+def test_recordings_of_another_model_are_kept_for_nobody(tmp_path: Path, recording: Path) -> None:
+    model = write_tiny_moe(tmp_path / "moe.gguf")
+    words = ("simulate", recording, "--plan")
+    assert_refused(hotset(*words, model, home=tmp_path), 4, "4 layers with 16 experts")
+    assert_refused(hotset(*words, smollm2(), home=tmp_path), 4, "has no experts")
+    assert not (tmp_path / ".cache" / "hotset" / "hits").exists()

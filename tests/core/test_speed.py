@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotset.core.hits import prior_hit_rate
 from hotset.core.machine import Link, Machine
 from hotset.core.modelspec import ModelSpec
 from hotset.core.parts import cache_units, split_model
@@ -222,16 +221,3 @@ def test_a_term_is_bytes_over_a_rate_or_events_times_their_time() -> None:
     assert Term("reads", n_bytes=10, bytes_s=5.0).seconds == 2.0
     assert Term("waits", count=4, each_s=0.5).seconds == 2.0
     assert Term("nothing").seconds == 0.0
-
-
-@given(st.floats(-1, 2), st.floats(-1, 2), st.integers(1, 512))
-def test_a_larger_cache_never_hits_less(a: float, b: float, n_experts: int) -> None:
-    small_share, large_share = sorted((a, b))
-    low, high = (prior_hit_rate(share, n_experts) for share in (small_share, large_share))
-    assert 0.0 <= low <= high <= 1.0
-    assert prior_hit_rate(0.0, n_experts) == 0.0
-    assert prior_hit_rate(1.0, n_experts) == 1.0
-
-
-def test_few_large_experts_are_used_evenly() -> None:
-    assert prior_hit_rate(0.25, 8) == 0.25 < prior_hit_rate(0.25, 128)

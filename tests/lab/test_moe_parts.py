@@ -16,12 +16,15 @@ import gguf
 from enginekit import smollm2
 from hotset.core.errors import FileProblem, MachineProblem
 from hotset.core.tensortypes import tensor_type_named
-from hotset.lab.moe.blocks import as_floats, as_q8_0
+from hotset.lab.moe.attention import Attention
+from hotset.lab.moe.blocks import Floats, as_floats, as_q8_0
 from hotset.lab.moe.bpe import Tokenizer
 from hotset.lab.moe.cache import first_usable, kept_file
-from hotset.lab.moe.dense import open_dense
-from hotset.lab.moe.router import expert_scores, fit_router
-from hotset.lab.moe.split import split_neurons
+from hotset.lab.moe.dense import Block, open_dense
+from hotset.lab.moe.forward import Forward, dense_feed_forward
+from hotset.lab.moe.router import RouterFit, chosen_experts, expert_scores
+from hotset.lab.moe.sensitivity import sensitivities
+from hotset.lab.moe.split import better_split, first_split
 
 
 @pytest.mark.parametrize("name", ["F32", "F16", "Q8_0", "Q4_0", "Q4_1"])
@@ -77,10 +80,6 @@ def byte_letters() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-# One first token, like all others.
-NOT_FIRST = np.arange(400) == 0
-
-
 def planted(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Strengths of 4 groups of 8 neurons that fire together and of 16 that always fire; and which
     group fires at each token."""
@@ -92,43 +91,104 @@ def planted(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 def test_neurons_that_fire_together_become_an_expert_and_the_strong_ones_are_shared() -> None:
     strengths, _ = planted(np.random.default_rng(3))
-    split = split_neurons(strengths, NOT_FIRST, 4, 8, np.random.default_rng(4))
+    split = first_split(strengths, 4, 8, np.random.default_rng(4))
     assert split.shared.tolist() == list(range(32, 48))
     groups = sorted(tuple(neurons) for neurons in split.experts.tolist())
     assert groups == [tuple(range(first, first + 8)) for first in range(0, 32, 8)]
 
 
-def test_what_makes_the_first_token_is_shared_however_rarely_it_fires() -> None:
-    strengths, _ = planted(np.random.default_rng(3))
-    strengths[0] = 0.01
-    strengths[0, 5] = 50.0
-    split = split_neurons(strengths, NOT_FIRST, 4, 8, np.random.default_rng(4))
-    assert 5 in split.shared
+def test_a_neuron_goes_to_the_expert_that_is_chosen_when_it_fires() -> None:
+    strengths, active = planted(np.random.default_rng(3))
+    chosen = np.eye(4, dtype=np.float32)[active]
+    nothing = np.zeros(48, dtype=np.float32)
+    split = better_split(strengths, nothing, chosen, 8)
+    assert split.shared.tolist() == list(range(32, 48))
+    assert [sorted(neurons) for neurons in split.experts.tolist()] == [
+        list(range(first, first + 8)) for first in range(0, 32, 8)
+    ]
+    # What makes the first tokens is shared however rarely it fires, and another one is not.
+    at_first = nothing.copy()
+    at_first[5] = 1e6
+    assert 5 in better_split(strengths, at_first, chosen, 8).shared
 
 
 def test_every_neuron_is_in_exactly_one_place_whatever_they_do() -> None:
     rng = np.random.default_rng(5)
-    is_first = np.arange(50) % 10 == 0
-    split = split_neurons(rng.random((50, 96)).astype(np.float32), is_first, 8, 8, rng)
-    assert sorted([*split.shared, *split.experts.reshape(-1)]) == list(range(96))
-    assert split.experts.shape == (8, 8)
+    strengths = rng.random((50, 96)).astype(np.float32)
+    router, states = (rng.random((n, 6)).astype(np.float32) for n in (8, 50))
+    chosen = chosen_experts(router, states, 3)
+    assert chosen.sum(axis=1).tolist() == [3] * 50
+    for split in (
+        first_split(strengths, 8, 8, rng),
+        better_split(strengths, strengths[0], chosen, 8),
+    ):
+        assert sorted([*split.shared, *split.experts.reshape(-1)]) == list(range(96))
+        assert split.experts.shape == (8, 8)
 
 
 def test_the_router_finds_the_expert_that_the_state_tells() -> None:
     rng = np.random.default_rng(6)
     strengths, active = planted(rng)
-    split = split_neurons(strengths, NOT_FIRST, 4, 8, rng)
+    split = first_split(strengths, 4, 8, rng)
     down = rng.standard_normal((12, 48)).astype(np.float32)
     scores = expert_scores(strengths, down, split)
     of_expert = strengths[:, split.experts[1]] @ down[:, split.experts[1]].T
     np.testing.assert_allclose(scores[:, 1], np.square(of_expert).sum(axis=1), rtol=1e-3)
     states = np.eye(4, dtype=np.float32)[active] @ rng.standard_normal((4, 12)).astype(np.float32)
     states += 0.05 * rng.standard_normal(states.shape).astype(np.float32)
-    logits = states @ fit_router(states, scores).T
-    assert (logits.argmax(axis=1) == scores.argmax(axis=1)).mean() > 0.95
-    # Chosen experts all count as one.
-    weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True) * 4
-    assert np.abs(weights - 1).max() < 0.02
+    fit = RouterFit(states)
+    for router in (fit.by_scores(scores), fit.by_logarithms(scores)):
+        logits = states @ router.T
+        assert (logits.argmax(axis=1) == scores.argmax(axis=1)).mean() > 0.95
+        # Chosen experts all count as one.
+        weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True) * 4
+        assert np.abs(weights - 1).max() < 0.02
+
+
+# ---- Which errors matter.
+
+
+def test_the_gradient_of_attention_is_what_small_steps_show() -> None:
+    model = open_dense(smollm2())
+    block, rng = model.block(3), np.random.default_rng(7)
+    attention = Attention(model, [[1] * 5, [1] * 3])
+    inputs, direction, wanted = rng.standard_normal((3, 8, model.width)).astype(np.float32)
+    inputs *= np.float32(0.1)  # as large as normed states are, so that small steps are small
+    step = np.float32(1e-3)
+
+    def total(at: np.ndarray) -> float:
+        return float((attention.output(block, at) * wanted).sum(dtype=np.float64))
+
+    slope = (total(inputs + step * direction) - total(inputs - step * direction)) / (2 * step)
+    gradient = (attention.gradient(block, inputs, wanted) * direction).sum()
+    assert gradient == pytest.approx(slope, rel=0.01)
+
+
+def test_errors_that_are_said_to_matter_change_what_comes_next() -> None:
+    """An error of one length, in the direction that matters most and in one that matters least."""
+    model = open_dense(smollm2())
+    tokenizer = Tokenizer(model.header)
+    text = tokenizer.encode("Ships carry most of the goods that are traded between countries.")
+    root = sensitivities(model, [text], np.random.default_rng(8))[20]
+    values, vectors = np.linalg.eigh(root)
+    assert values[-1] > 5 * values[0] > 0
+
+    def chances(error: np.ndarray) -> np.ndarray:
+        def with_error(number: int, block: Block, inputs: Floats) -> Floats:
+            added = dense_feed_forward(number, block, inputs)
+            return added + error if number == 20 else added
+
+        forward = Forward(model, [text])
+        for number in range(model.num_blocks):
+            forward.step(number, model.block(number), with_error)
+        logits = forward.outputs() @ model.embedding.T
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True)).astype(np.float64)
+        shares /= shares.sum(axis=1, keepdims=True)
+        return np.asarray(shares)
+
+    dense, most, least = (chances(vectors[:, n] * size) for n, size in ((0, 0), (-1, 2), (0, 2)))
+    costs = [(dense * np.log(dense / other)).sum(axis=1).mean() for other in (most, least)]
+    assert costs[0] > 3 * costs[1] > 0
 
 
 # ---- The folder that keeps what was made.

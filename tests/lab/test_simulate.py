@@ -179,6 +179,12 @@ def test_layers_of_other_sizes_have_slots_of_their_own() -> None:
     assert counts.disk_bytes == sum(sizes[layer] for layer, _ in distinct)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_memory_of_one_slot_hits_only_what_was_asked_for_last(policy: str) -> None:
+    counts = simulate(ROUTING, POLICIES[policy], share=1.001 / ROUTING.num_units).both()
+    assert counts.num_requests - counts.num_evictions == counts.num_hits + 1
+
+
 def test_a_memory_without_a_single_slot_is_refused() -> None:
     with pytest.raises(ConfigProblem, match="holds no expert"):
         simulate(ROUTING, POLICIES["lru"], share=0.001)

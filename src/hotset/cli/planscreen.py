@@ -188,12 +188,10 @@ def _experts_line(ready: Launchable, plan: Plan) -> str:
     experts = ready.spec.experts
     if experts is None or not plan.has_devices:
         return ""
-    from hotset.core.hits import prior_hit_rate
-
     cached = plan.placement.moe_cache_bytes
     if cached:
         share = cached / experts.n_bytes
-        hits = prior_hit_rate(share, experts.count)
+        hits = ready.spec.hits.rate(share)
         return (
             f"  The card's cache holds {share:.0%} of all experts: about {hits:.0%} of look-ups"
             " should hit; the rest is copied from RAM."

@@ -70,6 +70,15 @@ def simulate(
             " other's, and is used where it lies otherwise.",
         ),
     ] = 0.0,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--plan",
+            metavar="MODEL",
+            help="Keep the hit rates for plans of MODEL, which the traces are of: hotset plan, run"
+            " and serve then reckon with them.",
+        ),
+    ] = None,
     with_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
     plot: Annotated[
         Path | None,
@@ -101,6 +110,10 @@ def simulate(
         cells += run_matrix(routing, wanted)
     if plot is not None:
         _write_plot(plot, cells)
+    if model is not None:
+        from hotset.cli.curves import keep_curve
+
+        keep_curve(model, routings)
     if as_json:
         print(json.dumps([cell.as_row() for cell in cells], indent=1))
     elif with_csv:

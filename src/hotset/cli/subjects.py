@@ -128,6 +128,7 @@ def read_subject(model: str, *, may_embed: bool = False, has_vision: bool = True
     Raises:
         FileProblem: the file cannot be used.
     """
+    from hotset.cli.curves import with_recorded_hits
     from hotset.gguf.kinds import Kind, kind_of
     from hotset.gguf.library import find_projectors
     from hotset.gguf.projectors import projector_sizes
@@ -146,7 +147,7 @@ def read_subject(model: str, *, may_embed: bool = False, has_vision: bool = True
         _check_name(path)
     found = find_projectors(file) if has_vision and kind is Kind.CHAT else []
     smallest = min(found, key=lambda projector: projector.file_bytes, default=None)
-    spec = model_spec(file)
+    spec = with_recorded_hits(model_spec(file))
     files = (*file.paths, *(smallest.paths if smallest else ()))
     return Subject(
         files=file.paths,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hotset.core.hits import HitCurve, prior_curve
+
 __all__ = [
     "CacheKind",
     "Experts",
@@ -192,6 +194,7 @@ class ModelSpec:
             Where the two run on different devices the engine holds them twice.
         is_output_made_first: it holds them twice in one place, too, unless the file is mapped.
         can_roll_back_state: the engine can keep snapshots of the recurrent state while drafting.
+        recorded_hits: of the model's own routing, where it has been recorded.
     """
 
     architecture: str
@@ -218,6 +221,13 @@ class ModelSpec:
     tied_output_bytes: int = 0
     is_output_made_first: bool = False
     can_roll_back_state: bool = False
+    recorded_hits: HitCurve | None = None
+
+    @property
+    def hits(self) -> HitCurve:
+        """How often a cache of its experts hits: as recorded, or what is known of its family."""
+        prior = prior_curve(self.architecture, self.experts.count if self.experts else 0)
+        return self.recorded_hits or prior
 
     @property
     def n_bytes(self) -> int:

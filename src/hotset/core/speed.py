@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hotset.core.hits import prior_hit_rate
+from hotset.core.hits import HitCurve
 from hotset.core.machine import Gpu, Machine
 from hotset.core.modelspec import ModelSpec
 from hotset.core.parts import CacheUnits, Parts
@@ -150,7 +150,7 @@ class SpeedModel:
         host_bytes_s: what the CPU gets through.
         link_bytes_s: from pinned RAM to the first device.
         disk_bytes_s: reads of whole experts.
-        n_experts: routed experts of a layer, for the hit rate.
+        hits: how often a cache of the model's experts does.
         assumed: figures that nobody has measured, by name.
     """
 
@@ -158,7 +158,7 @@ class SpeedModel:
     host_bytes_s: float
     link_bytes_s: float
     disk_bytes_s: float
-    n_experts: int
+    hits: HitCurve
     rates: Rates
     assumed: tuple[str, ...]
 
@@ -190,7 +190,7 @@ def speed_model(
         host_bytes_s=min(ram * rates.ram_share, threads * per_core),
         link_bytes_s=_link_bytes_s(machine.devices, ram),
         disk_bytes_s=disk_bytes_s or _ASSUMED_DISK_BYTES_S,
-        n_experts=spec.experts.count if spec.experts else 0,
+        hits=spec.hits,
         rates=rates,
         assumed=tuple(assumed),
     )
@@ -250,7 +250,7 @@ def _cache_terms(
     """The engine's own cache: a wait for each block, and an upload for each miss."""
     units = placement.host_moe_units
     held = sum(parts.expert_bytes[unit] for unit in units)
-    hits = prior_hit_rate(placement.moe_cache_bytes / held, model.n_experts)
+    hits = model.hits.rate(placement.moe_cache_bytes / held)
     missed = sum(parts.token_expert_bytes[unit] for unit in units) * (1 - hits)
     rate = model.link_bytes_s * (1 if host.is_pinned else _PAGEABLE_SHARE)
     return [
@@ -273,14 +273,14 @@ def _disk_terms(
     held = sum(parts.expert_bytes[unit] for unit in routed)
     per_token = sum(parts.token_expert_bytes[unit] for unit in routed)
     if host.tier is HostTier.STORE:
-        missed = per_token * (1 - prior_hit_rate(host.ram_bytes / held, model.n_experts))
+        missed = per_token * (1 - model.hits.rate(host.ram_bytes / held))
         exposed = missed / model.disk_bytes_s - per_token / model.host_bytes_s / 2
         shown = max(exposed, missed / model.disk_bytes_s / 2)
         return [Term("disk: reads of misses", int(missed), missed / shown)] if missed else []
     # Blocks that are read in turn push each other out: without experts nothing is ever there.
     trunk = parts.ram_bytes + sum(parts.trunk_bytes[:first])
     share = max(0, host.ram_bytes - trunk) / held if held else 0.0
-    missed = per_token * (1 - prior_hit_rate(share, model.n_experts))
+    missed = per_token * (1 - model.hits.rate(share))
     if host.ram_bytes < trunk:
         missed += sum(parts.trunk_bytes[:first])
     return [Term("disk: page faults", int(missed), model.disk_bytes_s * _SMALL_READ_SHARE)]

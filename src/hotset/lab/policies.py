@@ -71,8 +71,10 @@ class Policy:
             (int(end) - size, int(end)) for end, size in zip(ends, layer_sizes, strict=True)
         ]
         num_units = int(ends[-1])
-        self._layer_of = np.repeat(np.arange(len(layer_sizes)), layer_sizes)
-        self._clocks = np.full(len(layer_sizes), _CLOCK_START)
+        self._layer_sizes = layer_sizes
+        self._layer_of = np.repeat(np.arange(len(layer_sizes)), layer_sizes).tolist()
+        self._clocks = [_CLOCK_START] * len(layer_sizes)
+        self._clock_of = np.full(num_units, _CLOCK_START)  # of the unit's layer
         self._worth = [0.0] * num_units  # kept when the unit leaves
         self._inside = np.full(num_units, np.inf)  # the same of units in memory; infinite: not
         self._num_inside = [0] * len(layer_sizes)
@@ -88,7 +90,9 @@ class Policy:
         self._is_prompt = half_life is not None and num_tokens > PROMPT_TOKENS
         if half_life is not None and not self._is_prompt:
             self._clocks[layer] += num_tokens / half_life
-        self._now = float(self._clocks[layer])
+            begin, end = self._ranges[layer]
+            self._clock_of[begin:end] = self._clocks[layer]
+        self._now = self._clocks[layer]
 
     def used(self, unit: int) -> None:
         """The unit was asked for, whether it is in memory or not."""
@@ -143,7 +147,7 @@ class Policy:
         return lead > math.log2(self._rule.threshold)
 
     def _warmth(self, unit: int) -> float:
-        return self._worth[unit] - float(self._clocks[self._layer_of[unit]])
+        return self._worth[unit] - self._clocks[self._layer_of[unit]]
 
     def _victim(self) -> int:
         if not self._rule.is_per_layer:
@@ -167,11 +171,11 @@ class Policy:
     def _coldest_of_all(self, least_inside: int) -> int:
         """Among the layers that have at least so many units in memory."""
         # Clocks of layers differ where batches skip layers: heat counts against its own.
-        values = self._inside - self._clocks[self._layer_of]
+        values = self._inside - self._clock_of
         values[self._held] = np.inf
         if least_inside:
             few = np.array([n < least_inside for n in self._num_inside])
-            values[few[self._layer_of]] = np.inf
+            values[np.repeat(few, self._layer_sizes)] = np.inf
         at = int(values.argmin())
         if values[at] == np.inf:
             raise LookupError

@@ -49,8 +49,10 @@ def turns_of(
         yield units, units
         return
     size = max(1, most // 2)
+    # A single slot cannot hold the turn before as well.
+    before = size if num_slots > 1 else 0
     for first in range(0, len(units), size):
-        yield units[first : first + size], units[max(0, first - size) : first + size]
+        yield units[first : first + size], units[max(0, first - before) : first + size]
 
 
 @dataclass(slots=True)

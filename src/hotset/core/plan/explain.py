@@ -57,6 +57,8 @@ def explain(spec: ModelSpec, plan: Plan) -> Iterator[str]:
     yield f"time of one token, {depth} tokens into the context"
     yield from _time_lines(plan.speed.decode_terms)
     yield from _measured_lines(plan.speed, plan.speed.decode, 1)
+    if spec.experts:
+        yield f"hit rates of caches of experts: {spec.hits.source}"
     yield f"time of a batch of {format_count(plan.ubatch_tokens)} prompt tokens"
     yield from _time_lines(plan.speed.prefill_terms)
     yield from _measured_lines(plan.speed, plan.speed.prefill, plan.ubatch_tokens)

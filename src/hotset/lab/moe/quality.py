@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hotset.lab.moe.blocks import Floats
 from hotset.lab.moe.dense import Block, Dense
 from hotset.lab.moe.forward import FeedForward, Forward, activations, dense_feed_forward
+from hotset.lab.moe.router import chosen_experts
 from hotset.lab.moe.write import Experts
 
 __all__ = ["MixedFeedForward", "Quality", "measure_quality"]
@@ -21,15 +22,19 @@ class Quality:
     """With so many experts used.
 
     Attributes:
-        perplexity_ratio: perplexity over the dense model's.
-        divergence: Kullback-Leibler, of the dense model's next token from this one's, in nats.
+        perplexity_ratio, ratio_error: perplexity over the dense model's, and the standard error
+            of it that comes from the choice of the text.
+        divergence, divergence_error: Kullback-Leibler, of the dense model's next token from this
+            one's, in nats.
         agreement: share of places where both find the same token likeliest.
         overlap: of a token's experts, the share that the token before it used as well.
     """
 
     num_used: int
     perplexity_ratio: float
+    ratio_error: float
     divergence: float
+    divergence_error: float
     agreement: float
     overlap: float
 
@@ -47,7 +52,7 @@ class MixedFeedForward:
         if number < self._num_dense:
             return dense_feed_forward(number, block, inputs)
         experts = self._blocks[number - self._num_dense]
-        chosen = _chosen(experts, inputs, self._num_used)
+        chosen = chosen_experts(experts.router, inputs, self._num_used)
         self._chosen.append(chosen)
         hidden = activations(block, inputs)
         for expert, neurons in enumerate(experts.split.experts):
@@ -58,15 +63,6 @@ class MixedFeedForward:
         """Share of a token's experts that the next one uses as well, over all blocks."""
         shared = [(c[1:] * c[:-1]).sum(axis=1)[has_next[:-1]].mean() for c in self._chosen]
         return float(np.mean(shared)) / self._num_used
-
-
-def _chosen(experts: Experts, inputs: Floats, num_used: int) -> Floats:
-    """1 where the router chooses, 0 elsewhere; shape (tokens, experts)."""
-    scores = inputs @ experts.router.T
-    top = np.argpartition(-scores, num_used - 1, axis=1)[:, :num_used]
-    chosen = np.zeros_like(scores)
-    np.put_along_axis(chosen, top, 1, axis=1)
-    return chosen
 
 
 def measure_quality(
@@ -88,16 +84,25 @@ def measure_quality(
     def compare(num_used: int) -> Quality:
         mixed = MixedFeedForward(blocks, model.num_blocks - len(blocks), num_used)
         ours = guesses(mixed)
+        losses, loss_error = _mean(dense[rows, following] - ours[rows, following])
+        divergence, divergence_error = _mean((np.exp(dense) * (dense - ours)).sum(axis=1))
         return Quality(
             num_used,
-            float(np.exp((dense[rows, following] - ours[rows, following]).mean())),
-            float((np.exp(dense) * (dense - ours)).sum(axis=1).mean()),
+            float(np.exp(losses)),
+            float(np.exp(losses)) * loss_error,
+            divergence,
+            divergence_error,
             float((dense.argmax(axis=1) == ours.argmax(axis=1)).mean()),
             mixed.overlap(inside),
         )
 
     dense = guesses(dense_feed_forward)
     return [compare(num_used) for num_used in used]
+
+
+def _mean(values: Floats) -> tuple[float, float]:
+    """With its standard error, as if tokens were independent."""
+    return float(values.mean()), float(values.std() / len(values) ** 0.5)
 
 
 def _log_shares(logits: Floats) -> Floats:

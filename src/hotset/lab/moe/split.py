@@ -1,4 +1,4 @@
-"""Which neurons every token computes, and which form an expert: those that fire together."""
+"""Which neurons every token computes, and which form an expert: those that matter together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hotset.lab.moe.blocks import Floats
 
-__all__ = ["Split", "split_neurons"]
+__all__ = ["Split", "better_split", "first_split"]
 
 Ids = NDArray[np.intp]
 
@@ -30,31 +30,45 @@ class Split:
         self.experts = experts
 
 
-def split_neurons(
-    strengths: Floats,
-    is_first: NDArray[np.bool_],
-    num_experts: int,
-    expert_width: int,
-    rng: np.random.Generator,
+def first_split(
+    strengths: Floats, num_experts: int, expert_width: int, rng: np.random.Generator
 ) -> Split:
-    """Split the neurons by what they did on calibration text.
+    """Split the neurons by what they did on calibration text, whoever will choose among them.
 
     Args:
         strengths: what each neuron adds to the output, as a length; shape (tokens, neurons). The
             neurons that add most on average are shared, the others form experts of equal size.
-        is_first: which tokens begin a text. All later ones attend to them, by states like no
-            other token's; so what makes those is shared as well.
     """
-    num_routed = num_experts * expert_width
-    # Of all that is added to a token: a few tokens with huge states would decide otherwise.
-    strengths = strengths / np.linalg.norm(strengths, axis=1, keepdims=True)
-    others = strengths[~is_first]
-    worth = np.maximum(others.mean(axis=0), strengths[is_first].mean(axis=0))
+    shared, routed = _parted(strengths.mean(axis=0), num_experts * expert_width)
+    groups = _groups(strengths[:, routed], num_experts, rng)
+    return Split(shared, np.sort(routed[groups], axis=1))
+
+
+def better_split(strengths: Floats, at_first: Floats, chosen: Floats, expert_width: int) -> Split:
+    """Split them anew, for a router that chooses like this.
+
+    Each neuron goes where it is computed when it matters most, as far as there is room; those that
+    would be missed most wherever they went are shared.
+
+    Args:
+        strengths: what each neuron adds to the output, squared; shape (tokens, neurons).
+        at_first: shape (neurons): what it would cost, in the same measure, not to compute it for
+            the first tokens of texts.
+        chosen: 1 where an expert is chosen, else 0; shape (tokens, experts).
+    """
+    caught = strengths.T @ chosen
+    missed = strengths.sum(axis=0) + at_first - caught.max(axis=1)
+    num_experts = chosen.shape[1]
+    shared, routed = _parted(missed, num_experts * expert_width)
+    members = _assign(caught[routed], expert_width)
+    return Split(shared, np.stack([routed[members == n] for n in range(num_experts)]))
+
+
+def _parted(worth: Floats, num_routed: int) -> tuple[Ids, Ids]:
+    """Those of most worth, and the others."""
     order = np.argsort(-worth, kind="stable")
-    num_shared = strengths.shape[1] - num_routed
-    routed = np.sort(order[num_shared:])
-    groups = _groups(others[:, routed], num_experts, rng)
-    return Split(np.sort(order[:num_shared]), np.sort(routed[groups], axis=1))
+    num_shared = len(worth) - num_routed
+    return np.sort(order[:num_shared]), np.sort(order[num_shared:])
 
 
 def _groups(strengths: Floats, num_groups: int, rng: np.random.Generator) -> Ids:
