@@ -137,7 +137,12 @@ def _sample(question: str) -> list[str]:
     done = subprocess.run(
         [*command, "--temp", "0", "--seed", "1"], check=True, capture_output=True, text=True
     )
-    return [f"> **{question}**", ">", *(f"> {line}".rstrip() for line in done.stdout.splitlines()), ""]
+    return [
+        f"> **{question}**",
+        ">",
+        *(f"> {line}".rstrip() for line in done.stdout.splitlines()),
+        "",
+    ]
 
 
 def _tell(what: str, share: float) -> None:
