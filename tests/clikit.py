@@ -101,6 +101,15 @@ def assert_refused(ended: Ended, code: int, *words: str) -> None:
     assert "internal error" not in ended.err
 
 
+def files_below(home: Path) -> set[str]:
+    """Everything that is no folder, by its path from there."""
+    return {str(path.relative_to(home)) for path in home.rglob("*") if not path.is_dir()}
+
+
+# All that a start leaves in a home: what it showed, and the lock of that file.
+RECORD = {".cache/hotset/starts.json", ".cache/hotset/.starts.json.lock"}
+
+
 class Background:
     """A command at work, its stderr read line by line and its stdout to the end."""
 

@@ -18,9 +18,11 @@ import uvloop
 from hotset.core.errors import ClientProblem, HotsetError, MachineProblem
 from hotset.core.settings import Secret
 from hotset.gateway.app import create_app
+from hotset.gateway.counting import Tokenizers
 from hotset.gateway.listen import GatewayServer, make_server
 from hotset.gateway.pool import (
     Capability,
+    Pool,
     Reach,
     Residence,
     ServedModel,
@@ -71,6 +73,10 @@ class Exchange:
             f"Access-Control-Allow-Origin: *\r\nX-Engine: yes\r\n{size}\r\n\r\n".encode()
         )
         await self._writer.drain()
+
+    def write(self, data: bytes) -> None:
+        """Bytes as they are, head included."""
+        self._writer.write(data)
 
     async def send(self, data: bytes) -> None:
         if self.is_chunked:
@@ -283,18 +289,18 @@ def model(name: str = "small", **changes: Any) -> ServedModel:
 CHAT = frozenset({Capability.CHAT})
 
 
-class Gateway:
+class Served:
     """A gateway that runs in a thread of its own; clients ask it from the test's thread."""
 
-    def __init__(self, pool: FakePool, settings: GatewaySettings) -> None:
-        self.pool = pool
-        self.engine = FakeEngine()
+    def __init__(self, pool: Pool, settings: GatewaySettings) -> None:
+        self.tokenizers: Tokenizers | None = None
+        self.server: GatewayServer
+        self.to_close: list[socket.socket] = []
+        self._pool = pool
         self._settings = settings
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self.server: GatewayServer
         self._serving: Any = None
-        self.to_close: list[socket.socket] = []
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
@@ -302,14 +308,19 @@ class Gateway:
     def loop_call(self, action: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(action)
 
+    async def begin(self) -> None:
+        """What comes before the server; on the gateway's loop, as `finish`."""
+
+    async def finish(self) -> None:
+        """What comes after it."""
+
     def start(self) -> None:
         self._thread.start()
-        self.run(self.engine.start())
-        for served in self.pool.served:
-            self.pool.engines.setdefault(served.id, (self.engine.url, Secret("engine-key")))
+        self.run(self.begin())
 
         async def build() -> None:
-            self.server = make_server(create_app(self.pool, self._settings), self._settings)
+            app = create_app(self._pool, self._settings, self.tokenizers)
+            self.server = make_server(app, self._settings)
 
         self.run(build())
         self._serving = asyncio.run_coroutine_threadsafe(self.server.serve(), self._loop)
@@ -322,7 +333,7 @@ class Gateway:
             connection.close()
         self.loop_call(self.server.end_now)
         self._serving.result(PATIENCE_S)
-        self.run(self.engine.stop())
+        self.run(self.finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
         self._loop.close()
@@ -345,6 +356,23 @@ class Gateway:
         body = {"model": "small", "messages": [{"role": "user", "content": "Hi"}], **more}
         return self.post("/v1/chat/completions", body)
 
+
+class Gateway(Served):
+    """A gateway before the fake engine."""
+
+    def __init__(self, pool: FakePool, settings: GatewaySettings) -> None:
+        super().__init__(pool, settings)
+        self.pool = pool
+        self.engine = FakeEngine()
+
+    async def begin(self) -> None:
+        await self.engine.start()
+        for served in self.pool.served:
+            self.pool.engines.setdefault(served.id, (self.engine.url, Secret("engine-key")))
+
+    async def finish(self) -> None:
+        await self.engine.stop()
+
     def settled(self) -> None:
         """Wait until no request is under way."""
         assert await_true(lambda: not self.pool.num_held and not self.pool.num_waiting)
@@ -366,7 +394,7 @@ def gateway(*models: ServedModel, **settings: Any) -> Iterator[Gateway]:
 class RawClient:
     """A client that sees every byte, and can leave or stop reading at will."""
 
-    def __init__(self, running: Gateway, body: object, path: str = "/v1/chat/completions") -> None:
+    def __init__(self, running: Served, body: object, path: str = "/v1/chat/completions") -> None:
         data = json.dumps(body).encode()
         self.socket = socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_S)
         running.to_close.append(self.socket)

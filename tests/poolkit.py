@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -11,7 +11,7 @@ from hotset.core.errors import EngineProblem
 from hotset.core.settings import Secret
 from hotset.gateway.ledger import Bytes
 from hotset.gateway.names import Name
-from hotset.gateway.offers import Offer, StartWatch
+from hotset.gateway.offers import Claims, Offer, StartWatch
 
 
 class _Healthy(BaseHTTPRequestHandler):
@@ -36,6 +36,7 @@ class FakeEngine:
     def __init__(self, model_id: str, pid: int, held: Bytes) -> None:
         self.model_id, self.pid, self.held = model_id, pid, held
         self.is_wedged = False
+        self.look_ups = (0, 0)
         self.ended = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Healthy)
         self._server.engine = self  # type: ignore[attr-defined]  # read by _Healthy
@@ -53,7 +54,7 @@ class FakeEngine:
         return EngineProblem(f"{self.model_id}: the engine was killed")
 
     def num_expert_look_ups(self) -> tuple[int, int]:
-        return 3, 4
+        return self.look_ups
 
     def stop(self, *, grace_s: float) -> None:
         del grace_s
@@ -70,6 +71,8 @@ class FakeStarter:
     Attributes:
         living: engines that have not been stopped, by model.
         started: model ids, in order.
+        ahead: those that are being read ahead now.
+        claimed: what engines held when the last of them began.
     """
 
     room_bytes: int = 100
@@ -78,6 +81,8 @@ class FakeStarter:
     engines: list[FakeEngine] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
     called_off: list[str] = field(default_factory=list)
+    ahead: list[str] = field(default_factory=list)
+    claimed: dict[str, int] = field(default_factory=dict)
     most_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -106,6 +111,15 @@ class FakeStarter:
     def room(self, pids: Sequence[int]) -> Bytes:
         del pids
         return {"RAM": self.room_bytes}
+
+    def read_ahead(
+        self, model_id: str, claims: Callable[[], Claims], cancel: threading.Event
+    ) -> str:
+        self.ahead.append(model_id)
+        self.claimed = dict(claims().held)
+        cancel.wait()
+        self.ahead.remove(model_id)
+        return "read ahead"
 
 
 def offers_of(models: Iterable[tuple[str, int]], **more: object) -> list[Offer]:

@@ -6,11 +6,24 @@ It keeps its own books, and checks every order against them.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from hotset.core.errors import EngineProblem, HotsetError
-from hotset.gateway.ledger import Action, Grant, Model, Refuse, Request, Rules, Start, Stop
+from hotset.gateway.ledger import (
+    Action,
+    Bytes,
+    Grant,
+    Model,
+    Refuse,
+    Request,
+    Rules,
+    Start,
+    Stop,
+    fits,
+    minus,
+    plus,
+)
 from hotset.gateway.scheduler import Scheduler
 
 TICK_S = 0.5
@@ -28,9 +41,9 @@ class Fate:
 
 @dataclass
 class Engine:
-    """A process: it takes `n_bytes` from its start until some time after its end."""
+    """A process: it takes `held` from its start until some time after its end."""
 
-    n_bytes: int
+    held: Bytes
     fate: Fate
     state: str = "loading"  # ready, stopping
     users: set[int] = field(default_factory=set)
@@ -39,16 +52,21 @@ class Engine:
 class World:
     """Runs a scheduler against engines that it makes up.
 
+    Args:
+        room: of each device; a number is RAM.
+
     Attributes:
         granted_s, refused: what became of requests, by number.
         log: (time, order), all of them.
     """
 
-    def __init__(self, models: list[Model], room_bytes: int, rules: Rules | None = None) -> None:
+    def __init__(
+        self, models: list[Model], room: int | Mapping[str, int], rules: Rules | None = None
+    ) -> None:
         self.scheduler = Scheduler(models, rules or Rules())
         self.now_s = 0.0
-        self.room_bytes = room_bytes
-        self.returning_bytes = 0
+        self.room: Bytes = {"RAM": room} if isinstance(room, int) else room
+        self.returning: Bytes = {}
         self.engines: dict[str, Engine] = {}
         self.fates: dict[str, Fate] = {model.id: Fate() for model in models}
         self.asked: dict[int, Request] = {}
@@ -126,7 +144,7 @@ class World:
         return [order.model_id for _, order in self.log if isinstance(order, kind)]
 
     def _measure(self) -> None:
-        self.scheduler.measured({"RAM": self.room_bytes - self.returning_bytes})
+        self.scheduler.measured(minus(self.room, self.returning))
 
     def _after(self, seconds: float, happen: Callable[[], None]) -> None:
         self._num_events += 1
@@ -134,11 +152,10 @@ class World:
 
     def _on_start(self, order: Start) -> None:
         assert order.model_id not in self.engines, "two engines of one model"
-        taken = sum(engine.n_bytes for engine in self.engines.values()) + self.returning_bytes
-        n_bytes = order.bytes_by_device["RAM"]
-        assert taken + n_bytes <= self.room_bytes, "over budget"
+        taken = plus(*(engine.held for engine in self.engines.values()), self.returning)
+        assert fits(plus(taken, order.bytes_by_device), self.room), "over budget"
         fate = self.fates[order.model_id]
-        engine = self.engines[order.model_id] = Engine(n_bytes, fate)
+        engine = self.engines[order.model_id] = Engine(order.bytes_by_device, fate)
 
         def finish() -> None:
             if self.engines.get(order.model_id) is not engine or engine.state != "loading":
@@ -189,9 +206,9 @@ class World:
 
     def _end(self, model_id: str) -> None:
         engine = self.engines.pop(model_id)
-        self.returning_bytes += engine.n_bytes
+        self.returning = plus(self.returning, engine.held)
 
         def come_back() -> None:
-            self.returning_bytes -= engine.n_bytes
+            self.returning = minus(self.returning, engine.held)
 
         self._after(engine.fate.memory_s, come_back)

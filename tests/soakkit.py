@@ -13,10 +13,28 @@ from typing import Any
 import httpx
 import psutil
 
+from hotset.core.units import MIB
+
 PROMPT = "to be or not to be"
 NUM_TOKENS = 12
 # What a client may be told when its engine was killed under it.
 _CLEAR_ERRORS = (429, 502, 503)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The gateway's process at a moment."""
+
+    num_loads: int
+    num_files: int
+    num_children: int
+    rss_mib: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_loads} loads: {self.num_files} files, {self.num_children} processes below,"
+            f" {self.rss_mib:.1f} MiB"
+        )
 
 
 @dataclass
@@ -24,16 +42,20 @@ class Soak:
     """Runs clients against `url` until so many models have been loaded.
 
     Attributes:
+        gateway: its process.
         ended: what requests ended in.
         wrong: answers that are neither right nor one clear error.
+        samples: twenty-one of them, from the beginning to the end.
     """
 
     url: str
+    gateway: psutil.Process
     models: tuple[str, ...]
     num_loads: int
     seed: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     _expected: dict[str, str] = field(default_factory=dict)
     _over: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -52,25 +74,38 @@ class Soak:
                 thread.start()
             killer = random.Random(self.seed - 1)
             killed_s = time.monotonic()
-            while self.loads(client) < self.num_loads:
+            while (loads := self.loads(client)) < self.num_loads:
                 time.sleep(0.2)
+                self._sample(loads)
                 if time.monotonic() - killed_s > kill_every_s:
                     killed_s = time.monotonic()
                     self._kill(client, killer)
             self._over.set()
             for thread in threads:
                 thread.join()
+            self._sample(loads, is_last=True)
 
     def loads(self, client: httpx.Client) -> int:
         return sum(row["num_loads"] for row in client.get("/api/models").json()["models"])
 
+    def _sample(self, num_loads: int, *, is_last: bool = False) -> None:
+        if is_last or num_loads * 20 >= len(self.samples) * self.num_loads:
+            gateway = self.gateway
+            children = gateway.children(recursive=True)
+            rss_mib = gateway.memory_info().rss / MIB
+            self.samples.append(Sample(num_loads, gateway.num_fds(), len(children), rss_mib))
+
     def _kill(self, client: httpx.Client, chance: random.Random) -> None:
+        """Kill an engine that is up; now and then whatever the gateway has started, as it comes."""
         rows = client.get("/api/models").json()["models"]
-        pids = [row["pid"] for row in rows if row["pid"]]
+        pids, what = [row["pid"] for row in rows if row["pid"]], "engine killed"
+        if chance.random() < 0.2:
+            pids = [child.pid for child in self.gateway.children(recursive=True)]
+            what = "guard, start or engine killed"
         if pids:
             with suppress(psutil.NoSuchProcess):
                 psutil.Process(chance.choice(pids)).kill()
-                self._count("engine killed")
+                self._count(what)
 
     def _use(self, chance: random.Random) -> None:
         with httpx.Client(base_url=self.url, timeout=120) as client:

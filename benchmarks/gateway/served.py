@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import uvloop
 
+from hotset.cli.gateway import settle_memory
 from hotset.core.errors import ClientProblem
 from hotset.core.settings import Secret
 from hotset.gateway.app import create_app
@@ -77,6 +78,7 @@ async def _serve(url: str, key: str) -> None:
     serving = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.01)
+    settle_memory()
     print(server.port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     server.end_now()

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.lab import decision
 from benchmarks.lab.recordings import make_recordings
 
-from hotset.cli.launching import demo_model
+from hotset.cli.demo_models import demo_model
 from hotset.core.errors import HotsetError
 from hotset.lab.matrix import hit_plot
 from hotset.lab.moe.convert import (

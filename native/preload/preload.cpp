@@ -40,7 +40,9 @@ constexpr int NOT_LISTED = -1;
 
 // How much is asked for at once. The kernel cuts one advice off at the disk's read-ahead window
 // (force_page_cache_ra in mm/readahead.c), which is 128 KiB unless somebody has set it.
-constexpr uint64_t READ_AHEAD_BYTES = 128 << 10;
+constexpr size_t READ_AHEAD_BYTES = 128 << 10;
+
+constexpr size_t HUGE_PAGE_BYTES = 2 << 20; // of x86-64
 
 // The number of the field that names the file, or NOT_LISTED.
 int place_in_list(int file) {
@@ -87,6 +89,32 @@ bool is_remembered(const void* address) {
     return false;
 }
 
+void read_ahead(char* begin, char* end) {
+    for (; begin < end; begin += READ_AHEAD_BYTES) {
+        syscall(SYS_madvise, begin, std::min<size_t>(READ_AHEAD_BYTES, end - begin), MADV_WILLNEED);
+    }
+}
+
+// Reads mapped memory from `begin` on, the inner part of it into huge pages where kernel and file
+// system can: a page fault that may use one and must not read ahead reads exactly that page
+// (do_sync_mmap_readahead in mm/filemap.c).
+void read_range(char* begin, char* end) {
+    // Each range by itself: what lies between them keeps the kernel's usual ways.
+    syscall(SYS_madvise, begin, end - begin, MADV_RANDOM);
+    const auto first = reinterpret_cast<uintptr_t>(begin);
+    const auto last = reinterpret_cast<uintptr_t>(end);
+    char* inner =
+        begin + ((first + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES - first);
+    char* outer = end - last % HUGE_PAGE_BYTES;
+    if (inner < outer && syscall(SYS_madvise, inner, outer - inner, MADV_HUGEPAGE) == 0 &&
+        syscall(SYS_madvise, inner, outer - inner, MADV_POPULATE_READ) == 0) {
+        read_ahead(begin, inner);
+        read_ahead(outer, end);
+    } else {
+        read_ahead(begin, end);
+    }
+}
+
 // Reads ahead what field `place` of HOTSET_READ_FIRST names, in a mapping of the file from `offset`
 // on. Ends quietly at anything that is no range: the mapping is as good without.
 void read_first(int place, char* mapped, size_t size, uint64_t offset) {
@@ -106,12 +134,7 @@ void read_first(int place, char* mapped, size_t size, uint64_t offset) {
         begin = std::max(begin, offset) / page_bytes * page_bytes;
         end = std::min(end, offset + size);
         if (begin < end) {
-            // Each range by itself: what lies between them keeps the kernel's usual ways.
-            syscall(SYS_madvise, mapped + (begin - offset), end - begin, MADV_RANDOM);
-            for (; begin < end; begin += READ_AHEAD_BYTES) {
-                syscall(SYS_madvise, mapped + (begin - offset),
-                        std::min(READ_AHEAD_BYTES, end - begin), MADV_WILLNEED);
-            }
+            read_range(mapped + (begin - offset), mapped + (end - offset));
         }
         text = *rest == ',' ? rest + 1 : nullptr;
     }

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from statistics import median
 
 import pytest
 from benchmarks.planner import __main__ as command
-from benchmarks.planner import fuzz
+from benchmarks.planner import calibration, fuzz
 from benchmarks.planner.rows import Row, decode_per_s, read_rows
 from benchmarks.planner.speed import NOMINAL_SHARE, error, fit, halves, rank_correlation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotset.cli.pacing import starts_file
 from hotset.core.placement import Projector, ProjectorPlace
 from hotset.core.plan import Plan, Wishes, make_plan
 from hotset.core.speed import FITTED
@@ -89,6 +91,31 @@ def test_a_report_counts_what_is_broken(
     monkeypatch.setattr(fuzz, "check_one", breaks)
     assert command.main() == 1
     assert "broken 3" in capsys.readouterr().out
+
+
+def test_a_calibration_prints_both_errors_and_leaves_the_users_record_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    record = tmp_path / "hotset" / "starts.json"
+    record.parent.mkdir()
+    record.write_text("the user's")
+    (record.parent / "machine.json").write_text("measured")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["planner", "calibration", "a.gguf", "--runs", "2"])
+
+    def runs(model: Path, *, num_runs: int, num_tokens: int) -> calibration.Outcome:
+        kept = starts_file()
+        assert kept != record
+        assert not kept.exists()
+        assert kept.with_name("machine.json").read_text() == "measured"
+        assert (model, num_runs, num_tokens) == (Path("a.gguf"), 2, 96)
+        return calibration.Outcome("a", 1 << 30, 50.0, 19.0, 20.0)
+
+    monkeypatch.setattr(calibration, "calibrate", runs)
+    assert command.main() == 0
+    assert "| a | 1.00 | 50.0 | 19.0 | 20.0 | +150% | -5.0% |" in capsys.readouterr().out
+    assert record.read_text() == "the user's"
+    assert starts_file() == record
 
 
 def test_the_speed_model_meets_its_aims_on_runs_that_it_was_not_fitted_to() -> None:

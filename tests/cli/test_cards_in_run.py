@@ -53,7 +53,7 @@ def test_a_card_that_holds_everything_gets_everything(model: Path, tmp_path: Pat
     assert (options["--n-gpu-layers"], options["--device"]) == ("17", "CUDA0")
     assert "--n-cpu-moe" not in options
     assert options["--load-mode"] == "mmap"
-    assert options["--fit"] == "off"
+    assert options["--fit"] == "on"  # it measures first; with layers and context given no more
 
 
 def test_a_card_that_is_nearly_full_gets_what_fits(model: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clikit import assert_refused, environment, hotset
+from clikit import RECORD, assert_refused, environment, files_below, hotset
 from hotset.core.errors import EngineProblem
 from hotset.store import find_native
 
@@ -41,7 +41,7 @@ def test_the_dense_demo_plans_starts_answers_and_leaves_nothing(tmp_path: Path) 
     assert real == planned
     assert " tok/s · " in notes[-2]
     assert notes[-1].startswith("stopped · next: hotset run smollm2")
-    assert list(tmp_path.iterdir()) == []
+    assert files_below(tmp_path) == RECORD
 
 
 @pytest.mark.skipif(not has_native(), reason="no native part")

@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 from clikit import background
-from hotset.core.units import MIB
 from hotset.gguf.synth.models import write_tiny
 from soakkit import Soak
 
 _NUM_LOADS = int(os.environ.get("HOTSET_SOAK_LOADS", "20"))
+_SEED = int(os.environ.get("HOTSET_SOAK_SEED", "0"))
 _FAMILIES = ("qwen3moe", "llama", "qwen3")
 
 
@@ -30,16 +30,21 @@ def test_every_request_ends_in_a_right_answer_or_one_clear_error(tmp_path: Path)
     with background(*words, home=tmp_path) as server:
         match = re.match(r"(http://127\.0\.0\.1:\d+)/v1 ", server.await_note("/v1 (OpenAI)"))
         assert match
-        soak = Soak(match[1], _FAMILIES, num_loads=_NUM_LOADS)
-        soak.run()
         gateway = psutil.Process(server.process.pid)
-        # A connection to each client and engine, pipes to a guard, and what Python opens itself.
-        num_files, rss_mib = gateway.num_fds(), gateway.memory_info().rss / MIB
+        soak = Soak(match[1], gateway, _FAMILIES, num_loads=_NUM_LOADS, seed=_SEED)
+        soak.run()
         server.send(signal.SIGINT)
         ended = server.end()
-    sys.stdout.write(f"{dict(soak.ended)}, {num_files} files, {rss_mib:.0f} MiB\n")
+    lines = [str(dict(soak.ended)), *map(str, soak.samples)]
+    sys.stdout.write("\n".join(lines) + "\n")
     assert soak.wrong == []
     assert soak.ended["right"] > 0
-    assert num_files < 60
+    # Of each client and engine a connection, pipes to a guard, and what Python opens itself.
+    assert max(sample.num_files for sample in soak.samples) < 60
+    # Three engines with a guard each, and one of each that is just ending.
+    assert max(sample.num_children for sample in soak.samples) <= 12
+    if _NUM_LOADS >= 200:
+        settled, last = soak.samples[5], soak.samples[-1]
+        assert last.rss_mib < settled.rss_mib + 16
     assert ended.code == 0
     assert "Traceback" not in ended.err

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from clikit import COMMAND, Ended, assert_refused, background, environment, hotset
+from clikit import (
+    COMMAND,
+    RECORD,
+    Ended,
+    assert_refused,
+    background,
+    environment,
+    files_below,
+    hotset,
+)
 from enginekit import smollm2
 from hotset.gguf.shards import open_model
 from hotset.gguf.spec import model_spec
@@ -53,7 +62,7 @@ def test_a_question_is_answered_on_stdout_and_all_else_is_on_stderr(tmp_path: Pa
     assert notes[1].startswith("context 8,192 · KV f16 · 1 slot")
     assert any(line.startswith("ready in ") for line in notes)
     assert " tok/s · prompt " in notes[-1]
-    assert list(tmp_path.iterdir()) == []  # nothing is left in the user's home either
+    assert files_below(tmp_path) == RECORD
 
 
 def test_json_is_one_object_with_the_figures_of_the_answer(tmp_path: Path, tiny: Path) -> None:
@@ -61,7 +70,7 @@ def test_json_is_one_object_with_the_figures_of_the_answer(tmp_path: Path, tiny:
     assert set(answer) == {
         *("model", "answer", "reasoning", "finish_reason", "prompt_tokens", "answer_tokens"),
         *("prompt_tokens_per_s", "answer_tokens_per_s", "context_tokens", "kv_type", "ready_s"),
-        "resident_bytes",
+        *("resident_bytes", "memory", "remarks"),
     }
     assert answer["model"] == "tiny"
     assert answer["answer"]

@@ -19,6 +19,7 @@ import pytest
 
 from clikit import Background, assert_refused, background, environment, hotset
 from hotset.gguf.synth.models import write_tiny
+from scriptedkit import scripted_program
 
 MODEL = "tiny"
 HELLO = "hello"
@@ -276,20 +277,40 @@ def test_a_server_under_nohup_survives_the_end_of_its_terminal(tmp_path: Path, t
         assert server.end().code == 0
 
 
-def test_the_death_of_the_engine_is_an_engine_problem_in_one_line(
-    tmp_path: Path, tiny: Path
-) -> None:
-    with serving(tiny, home=tmp_path) as (server, _):
+def test_a_killed_engine_is_started_anew_for_the_next_request(tmp_path: Path, tiny: Path) -> None:
+    with serving(tiny, home=tmp_path) as (server, url):
         (guard,) = psutil.Process(server.process.pid).children()
         (engine,) = guard.children()
         engine.kill()
-        ended = server.end()
-    assert ended.code == 5
-    complaints = [line for line in ended.err_lines if line.startswith("hotset: ")]
-    assert complaints == [
-        f"hotset: {MODEL}: the engine was killed by signal 9 in the middle of its work"
-    ]
-    assert ended.err_lines[-1] == complaints[0]
+        server.await_note(f"{MODEL}: the engine was killed by signal 9 in the middle of its work")
+        body = {"prompt": HELLO, "max_tokens": 2}
+        assert httpx.post(f"{url}/v1/completions", json=body, timeout=60).status_code == 200
+        server.send(signal.SIGINT)
+        assert server.end().code == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_ends_the_load_of_the_only_model(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    engine = scripted_program(tmp_path)
+    (tmp_path / "tiny.json").write_text('{"load_s": 60}')
+    model = write_tiny("llama", tmp_path / "tiny.gguf")[0]
+    with background("serve", model, *LITTLE, "--engine", engine, home=tmp_path) as server:
+        server.await_note("loading: starting the engine")
+        server.send(number)
+        assert server.end().code == code
+
+
+def test_foreign_pages_and_names_are_refused_by_one_model_too(
+    served: tuple[Background, str],
+) -> None:
+    body = {"prompt": HELLO, "max_tokens": 1}
+    for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
+        refused = httpx.post(f"{served[1]}/v1/completions", json=body, headers=headers)
+        assert refused.status_code == 403
 
 
 def test_an_embedding_model_is_served_too_and_refused_by_run(tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import anthropic
@@ -20,13 +18,13 @@ import openai
 import psutil
 import pytest
 
-from clikit import COMMAND, Background, Ended, assert_refused, background, environment, hotset
+from clikit import COMMAND, Ended, assert_refused, environment, hotset
 from enginekit import smollm2
 from hotset.gguf.synth.models import write_tiny
+from servekit import ask, serving
 
 # Either model's plan fits into it, both together do not.
 TIGHT = ("--ram", "400MiB", "--ctx", "2048")
-LITTLE = ("--threads", "1", "--port", "0")
 SMOL, MOE = "smollm2-135m-instruct", "tiny-moe"
 
 
@@ -38,25 +36,6 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tiny("nomic-bert", folder / "embed.gguf")
     (folder / "page.gguf").write_text("<html>")
     return folder
-
-
-@contextmanager
-def serving(*words: str | Path, home: Path, **more: str) -> Iterator[tuple[Background, str]]:
-    env = environment(home, **more)
-    with background("serve", *words, *LITTLE, home=home, env=env) as server:
-        match = re.match(r"(http://127\.0\.0\.1:\d+)/v1 ", server.await_note("/v1 (OpenAI)"))
-        assert match
-        yield server, match[1]
-
-
-def ask(url: str, model: str, tokens: int = 4) -> str:
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
-        answer = client.chat.completions.create(
-            model=model, messages=[{"role": "user", "content": "hello"}], max_tokens=tokens
-        )
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == tokens
-    return answer.model
 
 
 def told(command: str, *words: str, url: str, home: Path) -> Ended:
@@ -120,7 +99,9 @@ def test_models_are_loaded_and_unloaded_by_hand_and_their_logs_shown(
         assert_refused(told("load", "embd", url=url, home=tmp_path), 1, "did you mean embed")
 
 
-def test_an_answer_is_finished_before_its_model_makes_room(tmp_path: Path, folder: Path) -> None:
+def test_an_answer_is_finished_before_its_model_makes_room_and_the_next_is_read_meanwhile(
+    tmp_path: Path, folder: Path
+) -> None:
     with serving(folder, *TIGHT, home=tmp_path) as (_, url):
         ask(url, MOE)
         begun = threading.Event()
@@ -139,7 +120,9 @@ def test_an_answer_is_finished_before_its_model_makes_room(tmp_path: Path, folde
         assert begun.wait(60)
         ask(url, SMOL)
         reader.join()
+        log = httpx.get(f"{url}/api/logs?model={SMOL}").text
     assert reasons == ["length"]
+    assert re.search(r"93\.\d MiB of the file read ahead", log)
 
 
 def test_a_model_that_does_not_fit_is_one_clear_error_and_the_others_are_served(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotset.core.compute import compute_bytes_estimate
 from hotset.core.errors import FileProblem
 from hotset.core.families import FAMILIES, MAX_BLOCKS, build_model_spec
-from hotset.core.memory import compute_bytes_estimate
 from hotset.core.modelspec import ModelSpec
 from speckit import metadata, small, spec_of, tensor
 from speckit import settings as cache_settings

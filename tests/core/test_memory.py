@@ -14,13 +14,11 @@ from hotset.core.memory import (
     CacheSettings,
     cache_bytes,
     check_cache_types,
-    compute_bytes_estimate,
     context_cells,
-    largest_context,
     window_cells,
 )
 from hotset.core.modelspec import ModelSpec
-from speckit import F16, Q8_0, settings, small, spec_of, tensor
+from speckit import F16, Q8_0, settings, small, spec_of
 
 SSM = {"ssm.conv_kernel": 4, "ssm.inner_size": 256, "ssm.state_size": 64, "ssm.group_count": 2}
 FULL = spec_of("llama", small())
@@ -65,7 +63,6 @@ def test_more_context_never_takes_less(spec: ModelSpec, base: CacheSettings, mor
     larger = replace(base, context_tokens=base.context_tokens + more)
 
     assert cache_bytes(spec, base).total <= cache_bytes(spec, larger).total
-    assert compute_bytes_estimate(spec, base) <= compute_bytes_estimate(spec, larger)
 
 
 @given(MODELS, any_settings())
@@ -200,67 +197,3 @@ def test_heads_that_miss_a_block_do_not_matter_to_k_where_rows_are_stored_whole(
         check_cache_types(spec, settings(type_k=Q8_0))
 
     check_cache_types(spec, settings(type_k=Q8_0, has_flash_attention=False))
-
-
-@given(MODELS, any_settings(), st.integers(0, 2**28))
-def test_the_largest_context_fits_and_the_next_one_does_not(
-    spec: ModelSpec, base: CacheSettings, budget: int
-) -> None:
-    def needed(n_tokens: int) -> int:
-        tried = replace(base, context_tokens=n_tokens)
-        return cache_bytes(spec, tried).total + compute_bytes_estimate(spec, tried)
-
-    best = largest_context(spec, base, budget)
-
-    trained = 4096 * base.n_streams
-    assert best % CONTEXT_STEP_TOKENS == 0
-    assert best <= trained
-    assert best == 0 or needed(best) <= budget
-    assert best == trained or needed(best + CONTEXT_STEP_TOKENS) > budget
-
-
-def test_a_file_without_a_trained_context_limits_nothing_but_the_search() -> None:
-    endless = spec_of("llama", small(context_length=None))
-
-    assert largest_context(endless, settings(), 2**60) == 2**24
-    assert largest_context(FULL, settings(), 2**60) == 4096
-
-
-def test_the_compute_estimate_covers_what_the_engine_reserved() -> None:
-    # Reported "compute buffer size" of the CPU backend in MiB at a batch of 512, blocks of the
-    # dimensions of Llama 3 8B and of Granite 3.1 1B-A400M.
-    llama = spec_of(
-        "llama",
-        small(embedding_length=4096, attention__head_count=32, attention__head_count_kv=8),
-        [
-            tensor("token_embd.weight", 4096, 128256),
-            tensor("blk.0.ffn_up.weight", 4096, 14336),
-        ],
-    )
-    granite = spec_of(
-        "granitemoe",
-        small(
-            embedding_length=1024,
-            attention__head_count=16,
-            attention__head_count_kv=8,
-            expert_count=32,
-            expert_used_count=8,
-        ),
-        [
-            tensor("token_embd.weight", 1024, 49155),
-            tensor("blk.0.ffn_down_exps.weight", 512, 1024, 32),
-        ],
-    )
-
-    for spec, n_tokens, has_flash, reported_mib in (
-        (llama, 4096, True, 128.0),
-        (llama, 40960, True, 164.0),
-        (llama, 8192, False, 580.0),
-        (granite, 4096, True, 38.0),
-        (granite, 40960, True, 74.0),
-        (granite, 8192, False, 286.0),
-    ):
-        mib = (
-            compute_bytes_estimate(spec, settings(n_tokens, has_flash_attention=has_flash)) / 2**20
-        )
-        assert reported_mib <= mib <= reported_mib * 2

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotset.core.compute import compute_bytes_estimate, mask_bytes
 from hotset.core.machine import Backend
-from hotset.core.memory import cache_bytes, compute_bytes_estimate, layer_cache_bytes
+from hotset.core.memory import cache_bytes, layer_cache_bytes
 from hotset.core.modelspec import CacheKind, ModelSpec, Role
-from hotset.core.parts import cache_units, split_model, sums
+from hotset.core.parts import Staging, cache_units, split_model, sums
 from hotset.core.placement import (
     Placement,
     Projector,
@@ -20,6 +21,7 @@ from hotset.core.placement import (
     default_reserve_bytes,
     device_bytes,
     device_compute_bytes,
+    host_compute_bytes,
     overhead_bytes,
     ram_weights,
 )
@@ -136,26 +138,44 @@ def test_buffers_of_a_device_are_those_of_the_cpu_and_what_devices_need_besides(
     plain = settings(32768)
     base = compute_bytes_estimate(spec, plain)
 
-    def needs(backend: Backend | None, staging: int = 0, **changes: bool) -> int:
+    def needs(backend: Backend | None, copied: int = 0, **changes: bool) -> int:
         kept = settings(32768, type_k=Q8_0, type_v=Q8_0) if changes.pop("quantized", 0) else plain
         piped = changes.pop("piped", False)
-        return device_compute_bytes(spec, kept, backend, staging_bytes=staging, is_pipelined=piped)
+        staging = Staging(copied)
+        return device_compute_bytes(spec, kept, backend, staging=staging, is_pipelined=piped)
 
     assert needs(Backend.VULKAN) == needs(Backend.CUDA) == base
-    assert needs(Backend.CUDA, staging=100) == base + 100
+    assert needs(Backend.CUDA, copied=100) == base + 100
+    # Heads of 128 are rotated before they are stored as blocks, K and V.
+    assert needs(Backend.VULKAN, quantized=True) == base + 2 * 128 * 128 * 4
     # 4 KV heads of 128, K and V, as f16, for one block.
-    assert needs(Backend.CUDA, quantized=True) == base + 32768 * 2 * 4 * 128 * 2
+    converted = needs(Backend.CUDA, quantized=True) - needs(Backend.VULKAN, quantized=True)
+    assert converted == 32768 * 2 * 4 * 128 * 2
     assert needs(None, quantized=True) == needs(Backend.CUDA, quantized=True)
-    assert needs(Backend.VULKAN, quantized=True) == base
     # Three more copies of the mask.
     assert needs(Backend.VULKAN, piped=True) == base + 3 * 512 * 32768 * 2
+    # A large copy leaves room for what a token of 8 experts in use needs, but for its own sum.
+    closed = 512 * 4 * (spec.working.ffn_elements - spec.working.routed_elements)
+    assert needs(Backend.CUDA, copied=GIB) == base - closed + GIB
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ram_beside_a_card_holds_what_comes_in_unless_it_has_to_compute(name: str) -> None:
+    spec, kept = real_model(name), settings(32768)
+    whole = compute_bytes_estimate(spec, kept)
+
+    assert mask_bytes(spec, kept) < host_compute_bytes(spec, kept, {Backend.CUDA}) < whole / 2
+    for backends in ((), {Backend.METAL}, {Backend.CUDA, None}):
+        assert host_compute_bytes(spec, kept, backends) == whole
+    few = replace(kept, ubatch_tokens=31)  # no copies for so few
+    assert host_compute_bytes(spec, few, {Backend.CUDA}) == compute_bytes_estimate(spec, few)
 
 
 def test_a_model_without_blocks_of_its_own_needs_no_conversion() -> None:
     bare = replace(DENSE, layers=())
     q8_0 = settings(type_k=Q8_0, type_v=Q8_0)
     sizes = {
-        device_compute_bytes(bare, q8_0, backend, staging_bytes=0, is_pipelined=False)
+        device_compute_bytes(bare, q8_0, backend, staging=Staging(), is_pipelined=False)
         for backend in (Backend.CUDA, Backend.VULKAN)
     }
     assert len(sizes) == 1
@@ -176,7 +196,12 @@ def test_every_backend_has_an_overhead_and_an_unknown_one_the_largest() -> None:
 
 def test_a_dense_models_large_batches_copy_at_most_half_a_block() -> None:
     parts = split_model(DENSE)
-    assert 0 < parts.staging_bytes <= max(parts.trunk_bytes)
+    assert 0 < parts.staging.total_bytes <= max(parts.trunk_bytes)
+    with_copies, without = (
+        device_compute_bytes(DENSE, settings(), Backend.CUDA, staging=staging, is_pipelined=False)
+        for staging in (parts.staging, Staging())
+    )
+    assert with_copies - without == parts.staging.total_bytes
     assert parts.moe_units == ()
 
 

@@ -109,23 +109,29 @@ def test_figures_count_requests_and_tokens_by_model() -> None:
 def test_events_begin_with_all_models_and_tell_of_changes_and_requests() -> None:
     with gateway(model(), OTHER) as running:
         seen: list[str] = []
+        routers: list[str] = []
 
-        def watch() -> None:
+        def watch(path: str, texts: list[str]) -> None:
             with httpx.stream(
-                "GET", running.url + "/api/events", timeout=PATIENCE_S, trust_env=False
+                "GET", running.url + path, timeout=PATIENCE_S, trust_env=False
             ) as answer:
-                for text in answer.iter_text():
-                    seen.append(text)
+                texts.append("")
+                texts.extend(answer.iter_text())
 
-        watcher = threading.Thread(target=watch)
+        watcher = threading.Thread(target=watch, args=("/api/events", seen))
         watcher.start()
-        assert await_true(lambda: "event: models" in "".join(seen))
+        router = threading.Thread(target=watch, args=("/models/sse", routers))
+        router.start()
+        assert await_true(lambda: "event: models" in "".join(seen) and routers)
         running.chat()
         running.post("/api/load", {"model": "other"})
         assert await_true(lambda: "event: model\n" in "".join(seen))
         running.loop_call(running.server.end_now)
-        watcher.join(PATIENCE_S)
-        assert not watcher.is_alive()
+        for thread in (watcher, router):
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        told = {"model": "other", "event": "status_change", "data": {"status": "loaded"}}
+        assert [data for _, data in events_of("".join(routers))] == [told]
         events = dict(events_of("".join(seen)))
         assert [m["id"] for m in events["models"]["models"]] == ["other", "small"]
         assert events["request"]["request"]["model"] == "small"

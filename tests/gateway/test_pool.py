@@ -327,3 +327,44 @@ def test_an_idle_model_leaves_after_its_time_and_says_when() -> None:
         assert "without a request" in pool.resolve("a").why
 
     run(act, ttl_s=0.3)
+
+
+def test_the_next_model_is_read_ahead_while_the_present_one_finishes_and_no_longer() -> None:
+    async def act(pool: EnginePool, starter: FakeStarter) -> None:
+        async with pool.hold("a"):
+            waiting = asyncio.create_task(use(pool, "b"))
+            await until(lambda: starter.ahead == ["b"])
+            assert starter.claimed == {"RAM": 60}
+            waiting.cancel()
+            await until(lambda: starter.ahead == [])
+            waiting = asyncio.create_task(use(pool, "b"))
+            await until(lambda: starter.ahead == ["b"])
+        await waiting
+        assert starter.ahead == []
+        assert any("read ahead" in line for _, line in pool.log_lines("b"))
+
+    run(act)
+
+
+def test_nothing_is_read_ahead_beside_a_model_that_reads_its_experts_itself() -> None:
+    async def act(pool: EnginePool, starter: FakeStarter) -> None:
+        async with pool.hold("a"):
+            starter.living["a"].look_ups = (3, 4)
+            waiting = asyncio.create_task(use(pool, "b"))
+            await until(lambda: state(pool, "b") is State.QUEUED)
+            assert starter.ahead == []
+        await waiting
+
+    run(act)
+
+
+def test_the_end_of_the_pool_ends_reading_ahead() -> None:
+    async def act(pool: EnginePool, starter: FakeStarter) -> asyncio.Task[Upstream]:
+        async with pool.hold("a"):
+            waiting = asyncio.create_task(use(pool, "b"))
+            await until(lambda: starter.ahead == ["b"])
+            return waiting
+
+    starter = FakeStarter()
+    run(act, starter)
+    assert starter.ahead == []

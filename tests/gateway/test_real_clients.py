@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ import pytest
 
 from enginekit import settings_for, smollm2
 from gatewaykit import Gateway, RawClient, await_true, gateway, model
+from hotset.core.settings import Settings
 from hotset.engine.embedded import EmbeddedEngine
 from hotset.engine.running import Running
 from hotset.engine.start import start
+from hotset.engine.watch import Patience
+from scriptedkit import Scripted, scripted_gateway
 
 CONTEXT_TOKENS = 512
 
@@ -411,3 +415,62 @@ def test_a_killed_engine_ends_its_streams_with_an_error() -> None:
         assert b'"engine_failed"' in seen
         assert b"[DONE]" not in seen
         assert seen.endswith(b"0\r\n\r\n")
+
+
+class _Pair(Scripted):
+    """The two models with real engines; one of them fits."""
+
+    def settings(self, model_id: str) -> Settings:
+        template = TEMPLATE if model_id == "strict" else None
+        return settings_for(
+            smollm2(), alias=model_id, context_tokens=CONTEXT_TOKENS, chat_template=template
+        )
+
+
+def _use_openai(url: str) -> None:
+    with openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as client:
+        chunks = list(
+            client.chat.completions.create(model="plain", messages=HI, max_tokens=6, stream=True)
+        )
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.completion_tokens == 6
+        answer = client.chat.completions.create(
+            model="strict",
+            messages=WEATHER,
+            tools=[TOOL],
+            tool_choice={"type": "function", "function": {"name": "get_weather"}},
+            max_tokens=60,
+            temperature=0,
+            stop=["</tool_call>"],
+            extra_body={"logit_bias": [["<tool_call>", 8]]},
+        )
+        (called,) = answer.choices[0].message.tool_calls or []
+        assert called.type == "function"
+        assert json.loads(called.function.arguments) == {"city": "Paris"}
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model="plain", messages=LONG)
+        assert caught.value.code == "context_length_exceeded"
+
+
+def _use_anthropic(url: str) -> None:
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+        with client.messages.stream(model="strict", messages=HI, max_tokens=6) as stream:
+            assert stream.get_final_message().usage.output_tokens == 6
+        whole = client.messages.create(model="plain", messages=HI, max_tokens=6)
+        assert whole.usage.output_tokens == 6
+        source: Any = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+        picture: Any = [{"role": "user", "content": [{"type": "image", "source": source}]}]
+        with pytest.raises(anthropic.BadRequestError, match="cannot see images"):
+            client.messages.create(model="strict", messages=picture, max_tokens=2)
+
+
+def test_both_clients_are_served_while_two_models_take_turns(tmp_path: Path) -> None:
+    pair = _Pair(tmp_path, ("plain", "strict"), patience=Patience())
+    pair.engine = EmbeddedEngine()
+    with scripted_gateway(pair) as running, ThreadPoolExecutor(2) as clients:
+        for _ in range(2):
+            used = [clients.submit(use, running.url) for use in (_use_openai, _use_anthropic)]
+            for use in used:
+                use.result()
+        loads = {row["id"]: row["num_loads"] for row in running.get("/api/models").json()["models"]}
+    assert min(loads.values()) >= 2

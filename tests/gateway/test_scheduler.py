@@ -407,3 +407,17 @@ def test_a_small_model_does_not_take_the_place_of_a_large_one_that_has_waited_en
     world.run(60)
     assert world.orders(Start) == ["a", "large", "small"]
     assert world.granted_s[large] < world.granted_s[small]
+
+
+def test_the_next_in_is_who_is_awaited_longest_and_not_in_memory() -> None:
+    world = world_of(a=60, b=60, c=60)
+    assert world.scheduler.next_in() is None
+    world.ask("a", use_s=10)
+    world.run(3)
+    assert world.scheduler.next_in() is None
+    c, _ = world.ask("c"), world.ask("b")
+    assert world.scheduler.next_in() is world.scheduler.models["c"]
+    world.leave(c)
+    assert world.scheduler.next_in() is world.scheduler.models["b"]
+    world.run(30)
+    assert world.scheduler.next_in() is None

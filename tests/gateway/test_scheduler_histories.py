@@ -17,7 +17,7 @@ from schedulerkit import Fate, World
 
 RULES = Rules(max_wait_s=8.0, max_waiting=6, first_pause_s=1.0, longest_pause_s=4.0)
 LONGEST_S = 4.0  # a load, a use, a stop
-ROOM_BYTES = 100
+ROOM = {"RAM": 100, "CUDA0": 100}
 # One turn of one model, at worst: it waits for its place, the other finishes, ends, its memory is
 # awaited, it is loaded, and serves six requests one after the other.
 TURN_S = RULES.max_wait_s + 4 * LONGEST_S + RULES.return_wait_s + 6 * LONGEST_S
@@ -49,22 +49,30 @@ _EVENTS = st.builds(
     Event, _seconds(3), st.sampled_from(_KINDS), st.integers(0, 9), _seconds(LONGEST_S)
 )
 _MODELS = st.tuples(
-    st.integers(1, 130),
+    st.tuples(st.integers(1, 130), st.integers(0, 130)),
     st.integers(1, 3),
     st.one_of(st.none(), _seconds(6)),
     st.integers(0, 5).map(lambda n: not n),
 )
 
 
-def _world(shapes: list[tuple[int, int, float | None, bool]], fates: list[Fate]) -> World:
+_Shape = tuple[tuple[int, int], int, float | None, bool]
+
+
+def _world(shapes: list[_Shape], fates: list[Fate]) -> World:
     models = [
-        Model(f"m{i}", {"RAM": need}, slots=slots, ttl_s=ttl_s, is_pinned=is_pinned)
+        Model(f"m{i}", _need(*need), slots=slots, ttl_s=ttl_s, is_pinned=is_pinned)
         for i, (need, slots, ttl_s, is_pinned) in enumerate(shapes)
     ]
-    world = World(models, ROOM_BYTES, RULES)
+    world = World(models, ROOM, RULES)
     for i, model in enumerate(models):
         world.fates[model.id] = fates[i % len(fates)]
     return world
+
+
+def _need(ram: int, card: int) -> dict[str, int]:
+    """Without the card where a model takes nothing of it, as a plan has it."""
+    return {"RAM": ram} | ({"CUDA0": card} if card else {})
 
 
 def _happen(world: World, event: Event, fates: list[Fate]) -> None:
@@ -101,7 +109,7 @@ def _assert_nobody_waits_too_long(world: World) -> None:
     st.lists(_EVENTS, max_size=60),
 )
 def test_every_request_is_served_or_refused_and_no_order_breaks_a_rule(
-    shapes: list[tuple[int, int, float | None, bool]], fates: list[Fate], events: list[Event]
+    shapes: list[_Shape], fates: list[Fate], events: list[Event]
 ) -> None:
     world = _world(shapes, fates)
     for event in events:
@@ -119,7 +127,7 @@ def test_every_request_is_served_or_refused_and_no_order_breaks_a_rule(
 def test_a_closing_gateway_refuses_who_waits_and_starts_nothing(
     events: list[Event], fates: list[Fate]
 ) -> None:
-    world = _world([(60, 1, None, False), (70, 2, None, False)], fates)
+    world = _world([((60, 0), 1, None, False), ((70, 9), 2, None, False)], fates)
     for event in events:
         world.run(event.after_s)
         _happen(world, event, fates)

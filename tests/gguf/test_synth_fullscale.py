@@ -86,6 +86,16 @@ def test_a_file_reads_back_with_its_vocabulary_types_and_place_of_data(tmp_path:
     assert last.data_offset + last.n_bytes <= path.stat().st_size
 
 
+def test_a_file_may_have_a_smaller_vocabulary_and_nothing_else_smaller(tmp_path: Path) -> None:
+    name = "granite-3.1-1b-a400m"
+    whole, small = (
+        model_spec(open_model(write_fullscale(name, tmp_path / "m.gguf", n_vocab=n_vocab)))
+        for n_vocab in (None, 512)
+    )
+    assert (whole.n_vocab, small.n_vocab) == (49155, 512)
+    assert small.layers == whole.layers
+
+
 def test_unknown_models_and_mixes_are_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigProblem, match="model 'gpt-9': unknown; known are qwen3-30b-a3b"):
         write_fullscale("gpt-9", tmp_path / "m.gguf")

@@ -42,8 +42,8 @@ def keep_curve(model: str, routings: Sequence[Routing]) -> None:
         ConfigProblem: the recordings are not of this model.
         MachineProblem: they cannot be kept.
     """
-    from hotset.cli.launching import read_subject
     from hotset.cli.screen import note
+    from hotset.cli.subjects import read_subject
     from hotset.lab.curvefile import save_curve
     from hotset.lab.hitcurve import recorded_curve
 

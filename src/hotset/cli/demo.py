@@ -33,8 +33,10 @@ def demo(
     disk, and the hot ones in a memory smaller than all of them.
     """
     from hotset.cli.chat import Conversation
+    from hotset.cli.demo_models import DEMO_MOE_NAME, DEMO_NAME
     from hotset.cli.experts import ExpertWatch, watched_store
-    from hotset.cli.launching import DEMO_MOE_NAME, DEMO_NAME, describe_plan, launch
+    from hotset.cli.launching import launch
+    from hotset.cli.plan_lines import describe_plan
     from hotset.cli.run import answer_once
     from hotset.cli.screen import LoadingLine, note
     from hotset.cli.settings import settings_of
@@ -63,7 +65,7 @@ def demo(
             )
             print(f"> {prompt}")
             talk = Conversation(running, "", {"max_tokens": 160, "seed": 1}, is_shown=True)
-            answer_once(talk, prompt, ready, running, experts, as_json=False)
+            answer_once(talk, prompt, running, experts, as_json=False)
             if counted := experts.total():
                 total = ready.spec.experts.n_bytes if ready.spec.experts else 0
                 note(f"{counted}, of {format_bytes(total)}")
@@ -72,7 +74,8 @@ def demo(
 
 
 def _prepare_dense(engine: str) -> Launchable:
-    from hotset.cli.launching import DEMO_NAME, prepare
+    from hotset.cli.demo_models import DEMO_NAME
+    from hotset.cli.launching import prepare
     from hotset.core.plan import Wishes
 
     return prepare(DEMO_NAME, Wishes(), engine)
@@ -80,14 +83,10 @@ def _prepare_dense(engine: str) -> Launchable:
 
 def _prepare(engine: str) -> Launchable:
     """The model with experts, in the store; without what cannot be had, and why."""
-    from hotset.cli.launching import (
-        DEMO_MOE_NAME,
-        demo_model,
-        prepare,
-        resolve_model,
-        through_store,
-    )
+    from hotset.cli.demo_models import DEMO_MOE_NAME, demo_model
+    from hotset.cli.launching import prepare, through_store
     from hotset.cli.screen import note
+    from hotset.cli.subjects import resolve_model
     from hotset.core.plan import Wishes
 
     demo_model()  # without it there is nothing to fall back on

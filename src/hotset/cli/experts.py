@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hotset.core.settings import ExpertStore
     from hotset.store.page import CountersPage
 
-__all__ = ["ExpertWatch", "ExpertWork", "watched_store"]
+__all__ = ["ExpertWatch", "ExpertWork", "resized", "watched_store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +176,16 @@ def watched_store(
         finally:
             if trace:
                 _drop_empty(trace)
+
+
+def resized(store: ExpertStore, ram_bytes: int) -> ExpertStore:
+    """The same with another budget, for a start that is planned anew."""
+    from dataclasses import replace
+
+    from hotset.store.child import RAM_BYTES
+
+    environment = dict(store.environment) | {RAM_BYTES: str(ram_bytes)}
+    return replace(store, ram_bytes=ram_bytes, environment=environment)
 
 
 def _why_not(ready: Launchable) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -10,18 +11,22 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from hotset.cli.cards import Cards
 from hotset.cli.conversations import Conversations, state_name
 from hotset.cli.experts import ExpertWatch, watched_store
-from hotset.cli.launching import expanded, launch, prepare
+from hotset.cli.launching import launch, prepare
+from hotset.cli.machines import engine_called, machine_now
+from hotset.cli.readahead import Piece, read_ahead
 from hotset.cli.settings import settings_of
+from hotset.cli.subjects import expanded
 from hotset.core.errors import ConfigProblem, EngineProblem, FileProblem, MachineProblem
 from hotset.core.units import MIB, format_bytes
 from hotset.gateway.ledger import Bytes
 from hotset.gateway.names import Name, given_names
-from hotset.gateway.offers import Offer, StartWatch
+from hotset.gateway.offers import Claims, Offer, StartWatch
 from hotset.gateway.pool import Capability
 from hotset.gguf.kinds import Kind, kind_of, metadata_text
-from hotset.gguf.library import Entry, list_models
+from hotset.gguf.library import Entry, find_projectors, list_models
 from hotset.gguf.shards import open_model
 from hotset.probe.memory import memory
 
@@ -42,15 +47,22 @@ _CAPABILITIES = {
 _RAM = "RAM"
 # Beside other models a prompt cache gets no more than this; alone it gets what the plan gives it.
 _SHARED_PROMPT_CACHE_BYTES = 1024 * MIB
+# Not to be filled by what is read ahead: other programs want something now and then.
+_KEPT_FREE_BYTES = 512 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One model: its file, and what is wished for it."""
+    """One model: its file, and what is wished for it.
+
+    Attributes:
+        needed: what its engine will read before it answers; nothing where no plan could be made.
+    """
 
     offer: Offer
     path: Path
     wishes: Wishes
+    needed: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,7 @@ class Fleet:
     Attributes:
         ignored: files that are not served, with the reason.
         ram_bytes: for all engines together; None for what is free.
+        cards: what there is of graphics cards for all engines together.
         conversations: where they are kept while a model is away; None keeps none.
     """
 
@@ -67,18 +80,23 @@ class Fleet:
     ignored: tuple[str, ...]
     engine: str
     ram_bytes: int | None
+    cards: Cards
     conversations: Conversations | None = None
 
     def start(self, model_id: str, bytes_by_device: Bytes, watch: StartWatch) -> ServedEngine:
         member = self.members[model_id]
         granted = bytes_by_device[_RAM]
-        ready = _prepared(member.path, replace(member.wishes, ram_bytes=granted), self.engine)
+        wishes = replace(member.wishes, ram_bytes=granted)
+        ready = _prepared(member.path, wishes, self.engine, bytes_by_device)
         ready = _with_prompt_cache(ready, granted)
+        on_cards = self.cards.taken(ready.plan.footprint.devices)
 
         def on_progress(progress: Progress) -> None:
             watch.on_fraction(progress.fraction)
 
         stack = ExitStack()
+        self.cards.begin(model_id, on_cards)
+        stack.callback(self.cards.end, model_id)
         try:
             store, experts = stack.enter_context(watched_store(ready))
             settings = replace(
@@ -95,12 +113,13 @@ class Fleet:
                 cancel=watch.cancel,
             )
             stack.callback(running.stop, grace_s=0)
+            self.cards.settle(model_id)
             experts.adopt()
             save = self._kept(ready, running, watch)
         except BaseException:
             stack.close()
             raise
-        held = {_RAM: min(granted, ready.plan.footprint.total_bytes)}
+        held = {_RAM: min(granted, ready.plan.footprint.total_bytes)} | on_cards
         return ServedEngine(running, held, experts, stack, save)
 
     def _slot_folder(self) -> Path | None:
@@ -111,13 +130,26 @@ class Fleet:
         kept = self.conversations
         if kept is None or running.settings.slot_folder is None:
             return lambda: None
-        name = state_name(ready.files, running.loaded.build, running.settings)
-        kept.restore(running, name, watch.on_line)
+        try:
+            name = state_name(_all_files(ready), running.loaded.build, running.settings)
+        except OSError:  # a file is gone that the engine still has open
+            return lambda: None
+        kept.restore(running, name, watch.on_line, watch.cancel)
         return lambda: kept.save(running, name, watch.on_line)
 
     def room(self, pids: Sequence[int]) -> Bytes:
-        free = memory().available_bytes + sum(map(_anonymous_bytes, pids))
-        return {_RAM: min(free, self.ram_bytes) if self.ram_bytes else free}
+        free = _free_bytes(pids)
+        return {_RAM: min(free, self.ram_bytes) if self.ram_bytes else free} | self.cards.room()
+
+    def read_ahead(
+        self, model_id: str, claims: Callable[[], Claims], cancel: threading.Event
+    ) -> str:
+        def room_bytes() -> int:
+            now = claims()
+            return _free_bytes(now.pids) - now.held.get(_RAM, 0) - _KEPT_FREE_BYTES
+
+        n_bytes = read_ahead(self.members[model_id].needed, room_bytes, cancel.is_set)
+        return f"{format_bytes(n_bytes)} of the file read ahead" if n_bytes else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +189,10 @@ class ServedEngine:
         return work.num_hits, work.num_requests
 
     def stop(self, *, grace_s: float) -> None:
-        if grace_s and self.is_alive():
-            self.save()
-        self.running.stop(grace_s=grace_s)
-        self.resources.close()
+        with self.resources:
+            if grace_s and self.is_alive():
+                self.save()
+            self.running.stop(grace_s=grace_s)
 
 
 def fleet_of_folders(
@@ -187,12 +219,15 @@ def fleet_of_folders(
     if not served:
         what = f": {'; '.join(ignored[:5])}" if ignored else ""
         raise FileProblem(f"{', '.join(models)}: no model to serve here{what}")
-    names = given_names(served)
+    names, cards = given_names(served), _cards(engine, wishes)
+    num_models = len(served)
     members = [
-        _member(name, path, entries[path], wishes, engine, ttl_s=ttl_s, num_models=len(served))
+        _member(
+            name, path, entries[path], wishes, engine, cards, ttl_s=ttl_s, num_models=num_models
+        )
         for name, (path, _) in zip(names, served, strict=True)
     ]
-    return _fleet(members, ignored, engine, wishes.ram_bytes)
+    return _fleet(members, ignored, engine, wishes.ram_bytes, cards)
 
 
 def fleet_of_config(config: Config, wishes: Wishes) -> Fleet:
@@ -202,11 +237,18 @@ def fleet_of_config(config: Config, wishes: Wishes) -> Fleet:
         FileProblem, ConfigProblem: a model cannot be served as it is described.
     """
     members = []
+    cards = _cards(config.engine, wishes)
     for id_, entry in config.models.items():
         found = _entry_of(entry.path)
         if found.kind not in _CAPABILITIES:
             raise ConfigProblem(f"models.{id_}: {entry.path.name} is no model but: {found.kind}")
         own = replace(wishes, context_tokens=entry.ctx, kv_type=entry.kv, slots=entry.slots)
+        own = replace(own, has_vision=entry.vision is not False)
+        if entry.vision and not (found.model and find_projectors(found.model)):
+            raise ConfigProblem(
+                f"models.{id_}: vision is true, but no projector (mmproj) for it lies beside"
+                f" {entry.path.name}; put it there, or leave vision out"
+            )
         members.append(
             _member(
                 Name(id_, entry.aliases),
@@ -214,12 +256,13 @@ def fleet_of_config(config: Config, wishes: Wishes) -> Fleet:
                 found,
                 own,
                 config.engine,
+                cards,
                 ttl_s=entry.ttl if entry.has_own_ttl else config.ttl,
                 is_pinned=entry.pin,
                 num_models=len(config.models),
             )
         )
-    return _fleet(members, [], config.engine, wishes.ram_bytes)
+    return _fleet(members, [], config.engine, wishes.ram_bytes, cards)
 
 
 def _entry_of(path: Path) -> Entry:
@@ -229,10 +272,19 @@ def _entry_of(path: Path) -> Entry:
 
 
 def _fleet(
-    members: Sequence[Member], ignored: list[str], engine: str, ram_bytes: int | None
+    members: Sequence[Member],
+    ignored: list[str],
+    engine: str,
+    ram_bytes: int | None,
+    cards: Cards,
 ) -> Fleet:
     by_id = {member.offer.name.id: member for member in members}
-    return Fleet(by_id, tuple(ignored), engine, ram_bytes)
+    return Fleet(by_id, tuple(ignored), engine, ram_bytes, cards)
+
+
+def _cards(engine: str, wishes: Wishes) -> Cards:
+    machine, _ = machine_now(engine_called(engine), None)
+    return Cards(machine.devices, wishes.reserve_bytes)
 
 
 def _member(
@@ -241,6 +293,7 @@ def _member(
     entry: Entry,
     wishes: Wishes,
     engine: str,
+    cards: Cards,
     *,
     ttl_s: float | None,
     num_models: int,
@@ -250,23 +303,28 @@ def _member(
     if entry.kind is Kind.EMBEDDING:
         wishes = replace(wishes, is_serving=False)  # it has no conversations to keep
     context_tokens = None
+    needed: tuple[Piece, ...] = ()
     file_bytes = sum(file.stat().st_size for file in (entry.model.paths if entry.model else ()))
     need = {_RAM: file_bytes}
+    capabilities = _CAPABILITIES[entry.kind or Kind.CHAT]
     try:
         ready = _prepared(path, wishes, engine)
     except MachineProblem:
         pass
     else:
+        if ready.projector:
+            capabilities |= {Capability.VISION}
         footprint = ready.plan.footprint
         n_bytes = footprint.total_bytes
         if num_models > 1:
             beyond = footprint.prompt_cache_bytes - _SHARED_PROMPT_CACHE_BYTES
             n_bytes -= max(0, beyond)
-        need, context_tokens = {_RAM: n_bytes}, ready.plan.context_tokens
+        need = {_RAM: n_bytes} | cards.taken(footprint.devices)
+        context_tokens, needed = ready.plan.context_tokens, _needed(ready)
     offer = Offer(
         name=name,
         need=need,
-        capabilities=_CAPABILITIES[entry.kind or Kind.CHAT],
+        capabilities=capabilities,
         context_tokens=context_tokens,
         n_bytes=file_bytes,
         created_s=int(path.stat().st_mtime),
@@ -274,11 +332,23 @@ def _member(
         ttl_s=ttl_s,
         is_pinned=is_pinned,
     )
-    return Member(offer, path, wishes)
+    return Member(offer, path, wishes, needed)
 
 
-def _prepared(path: Path, wishes: Wishes, engine: str) -> Launchable:
-    return prepare(str(path), wishes, engine, may_embed=True)
+def _needed(ready: Launchable) -> tuple[Piece, ...]:
+    """All of the model's files; where the store keeps its experts, what is no expert."""
+    if ready.plugin:
+        ranges = zip(ready.files, ready.needed, strict=True)
+        return tuple((file, begin, end) for file, found in ranges for begin, end in found)
+    return tuple((file, 0, file.stat().st_size) for file in _all_files(ready))
+
+
+def _all_files(ready: Launchable) -> tuple[Path, ...]:
+    return (*ready.files, *((ready.projector,) if ready.projector else ()))
+
+
+def _prepared(path: Path, wishes: Wishes, engine: str, granted: Bytes | None = None) -> Launchable:
+    return prepare(str(path), wishes, engine, may_embed=True, has_vision=True, granted=granted)
 
 
 def _with_prompt_cache(ready: Launchable, granted_bytes: int) -> Launchable:
@@ -290,6 +360,11 @@ def _with_prompt_cache(ready: Launchable, granted_bytes: int) -> Launchable:
         return ready
     footprint = replace(footprint, prompt_cache_bytes=cache_mib * MIB)
     return replace(ready, plan=replace(plan, prompt_cache_mib=cache_mib, footprint=footprint))
+
+
+def _free_bytes(pids: Sequence[int]) -> int:
+    """RAM that is free, and what these engines have of it."""
+    return memory().available_bytes + sum(map(_anonymous_bytes, pids))
 
 
 def _anonymous_bytes(pid: int) -> int:
@@ -308,7 +383,7 @@ def describe_fleet(fleet: Fleet) -> list[str]:
             offer.name.id,
             format_bytes(offer.n_bytes),
             f"{offer.context_tokens:,}" if offer.context_tokens else "does not fit now",
-            f"takes {format_bytes(offer.need[_RAM])} of RAM",
+            f"takes {' and '.join(f'{format_bytes(n)} of {d}' for d, n in offer.need.items())}",
             "pinned" if offer.is_pinned else "on demand",
             f"also {', '.join(offer.name.aliases)}" if offer.name.aliases else "",
         )

@@ -19,7 +19,7 @@ def engine_called(name: str) -> Engine:
     Raises:
         EngineProblem: there is none.
     """
-    from hotset.cli.launching import expanded
+    from hotset.cli.subjects import expanded
     from hotset.engine import ENGINE_NAMES, engine_named
 
     if name not in ENGINE_NAMES:

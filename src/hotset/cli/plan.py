@@ -24,7 +24,8 @@ from hotset.cli.options import Ctx, Json, Kv, Threads
 from hotset.core.errors import ConfigProblem
 
 if TYPE_CHECKING:
-    from hotset.cli.launching import Launchable, Subject
+    from hotset.cli.launching import Launchable
+    from hotset.cli.subjects import Subject
     from hotset.core.machine import Machine
     from hotset.core.machine_text import MachineWords
     from hotset.core.plan import Wishes
@@ -150,7 +151,7 @@ def _wishes(
     """
     from dataclasses import replace
 
-    from hotset.cli.launching import wishes_from
+    from hotset.cli.wishing import wishes_from
     from hotset.core.units import parse_bytes
 
     for name, value, least in (("--ubatch", ubatch, 1), ("--cpu-moe", cpu_moe, 0)):
@@ -171,9 +172,11 @@ def _planned(
     """The plan of one model, on the machine that is meant."""
     from dataclasses import replace
 
-    from hotset.cli.launching import make_ready, read_subject
+    from hotset.cli.launching import make_ready
     from hotset.cli.machine_options import chosen_machine
     from hotset.cli.machines import machine_now
+    from hotset.cli.pacing import with_experience
+    from hotset.cli.subjects import read_subject
     from hotset.core.machine_text import MachineWords, described_machine
 
     subject = read_subject(model, may_embed=True, has_vision=wishes.has_vision)
@@ -185,6 +188,8 @@ def _planned(
     machine, info = machine_now(chosen, subject.files[0])
     if words != MachineWords():
         machine = described_machine(words, machine)
+    else:  # what was seen of this machine says nothing of another
+        machine = with_experience(machine, subject.spec, chosen)
     wishes = replace(wishes, has_moe_cache=info is not None and info.has_moe_cache)
     ready = make_ready(subject, machine, wishes, chosen)
     return ready, subject, machine, replace(wishes, can_store=ready.plugin is not None)

@@ -9,7 +9,8 @@ from hotset.core.placement import ProjectorPlace
 from hotset.core.units import GIB, format_bytes, format_count
 
 if TYPE_CHECKING:
-    from hotset.cli.launching import Launchable, Subject
+    from hotset.cli.launching import Launchable
+    from hotset.cli.subjects import Subject
     from hotset.core.machine import Gpu, Machine
     from hotset.core.placement import DeviceBytes
     from hotset.core.plan import Footprint, Plan, Wishes
@@ -107,8 +108,16 @@ def _answer_lines(ready: Launchable, plan: Plan, machine: Machine) -> Iterator[s
         f"decode {_range(plan.speed.decode)} tok/s   prefill {_range(plan.speed.prefill)} tok/s"
     )
     rate = machine.disk.read_bytes_s if machine.disk else None
+    if plan.speed.num_answers:
+        speeds += f"   from {_counted(plan.speed.num_answers, 'run')} on this machine"
+    elif plan.speed.num_models:
+        speeds += f"   from {_counted(plan.speed.num_models, 'other model')} on this machine"
     start = f"   ready in about {_start_s(plan, rate):.0f} s from a cold disk" if rate else ""
     yield f"  {speeds}{start}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _start_s(plan: Plan, disk_bytes_s: int) -> float:
@@ -208,7 +217,7 @@ def _footnotes(machine: Machine, wishes: Wishes, plan: Plan) -> Iterator[str]:
             reserve = default_reserve_bytes(machine.devices[0])
         if reserve:
             yield f"  {format_bytes(reserve)} of each card is left alone (--reserve)."
-    if plan.speed.assumed:
+    if plan.speed.assumed and not plan.speed.num_answers:
         yield (
             f"  Assumed, not measured: {', '.join(plan.speed.assumed)};"
             " `hotset doctor --measure` measures it."
@@ -256,6 +265,8 @@ def _plan_facts(plan: Plan) -> dict[str, Any]:
         "decode_terms": [_term_facts(term) for term in speed.decode_terms],
         "prefill_terms": [_term_facts(term) for term in speed.prefill_terms],
         "assumed": list(speed.assumed),
+        "from_answers": speed.num_answers,
+        "from_other_models": speed.num_models,
         "reasons": list(plan.reasons),
     }
 

@@ -17,7 +17,6 @@ from hotset.core.errors import ClientProblem, ConfigProblem, EngineProblem
 if TYPE_CHECKING:
     from hotset.cli.chat import Answer, Conversation
     from hotset.cli.experts import ExpertWatch
-    from hotset.cli.launching import Launchable
     from hotset.engine.running import Running
 
 __all__ = ["answer_once", "run", "summary"]
@@ -60,9 +59,11 @@ def run(
     """
     from hotset.cli.chat import Conversation
     from hotset.cli.experts import watched_store
-    from hotset.cli.launching import describe_plan, launch, prepare, wishes_from
+    from hotset.cli.launching import launch, prepare
+    from hotset.cli.plan_lines import describe_plan
     from hotset.cli.screen import LoadingLine, note
     from hotset.cli.settings import settings_of
+    from hotset.cli.wishing import wishes_from
 
     options = _request_options(temp=temp, seed=seed, max_tokens=max_tokens)
     for what, text in (("PROMPT", prompt), ("--system", system)):
@@ -83,7 +84,7 @@ def run(
             note(f"ready in {running.loaded.start_s:.1f} s")
             talk = Conversation(running, system, options, experts, is_shown=not as_json)
             if question is not None:
-                answer_once(talk, question, ready, running, experts, as_json=as_json)
+                answer_once(talk, question, running, experts, as_json=as_json)
             else:
                 _converse(talk, running, experts)
 
@@ -139,7 +140,6 @@ def _check_text(text: str, what: str) -> None:
 def answer_once(
     talk: Conversation,
     question: str,
-    ready: Launchable,
     running: Running,
     experts: ExpertWatch,
     *,
@@ -150,7 +150,7 @@ def answer_once(
 
     answer = talk.ask(question)
     if as_json:
-        print(json.dumps(_as_json(answer, ready, running), ensure_ascii=False))
+        print(json.dumps(_as_json(answer, running), ensure_ascii=False))
     else:
         note(summary(answer, running, experts))
     if answer.finish_reason == "interrupted":
@@ -212,7 +212,9 @@ _ENDINGS = {
 }
 
 
-def _as_json(answer: Answer, ready: Launchable, running: Running) -> dict[str, Any]:
+def _as_json(answer: Answer, running: Running) -> dict[str, Any]:
+    from hotset.cli.proving import account_facts
+
     timings = answer.timings
     return {
         "model": running.settings.alias,
@@ -223,8 +225,10 @@ def _as_json(answer: Answer, ready: Launchable, running: Running) -> dict[str, A
         "answer_tokens": timings.answer_tokens if timings else None,
         "prompt_tokens_per_s": timings.prompt_per_s if timings else None,
         "answer_tokens_per_s": timings.answer_per_s if timings else None,
-        "context_tokens": ready.plan.context_tokens,
-        "kv_type": ready.plan.kv_type,
+        "context_tokens": running.settings.context_tokens,
+        "kv_type": running.settings.kv_type_k,
         "ready_s": running.loaded.start_s,
         "resident_bytes": running.resident_bytes(),
+        "memory": account_facts(running.accounts),
+        "remarks": list(running.remarks),
     }

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,18 +14,15 @@ from hotset.core.errors import ConfigProblem
 from hotset.core.settings import LOOPBACK
 
 if TYPE_CHECKING:
-    from hotset.cli.experts import ExpertWatch
     from hotset.core.plan import Wishes
     from hotset.core.settings import Secret
-    from hotset.engine.running import Running
     from hotset.gateway.config import KeySource
+    from hotset.gateway.settings import GatewaySettings
 
 __all__ = ["serve"]
 
 _DEFAULT_PORT = 9292
 _DEFAULT_TTL = "30m"
-_LOOK_S = 0.5
-_EXPERTS_EVERY_S = 10.0
 
 
 def serve(
@@ -92,8 +86,8 @@ def serve(
     leaves when others need its place. The first Ctrl-C lets running answers finish, the second ends
     them.
     """
-    from hotset.cli.launching import wishes_from
     from hotset.cli.settings import key_from
+    from hotset.cli.wishing import wishes_from
 
     key = key_from(api_key_file)
     wishes = wishes_from(ctx, kv, slots, threads, ram, is_serving=True)
@@ -103,16 +97,16 @@ def serve(
                 raise ConfigProblem(f"{name} is for one model; serve its file alone")
         _serve_many(models or [], config, wishes, engine, ttl, host, port, key)
     elif models:
-        where = (host or LOOPBACK, _DEFAULT_PORT if port is None else port)
         if ttl is not None:
             raise ConfigProblem("--ttl is for several models; one that is served alone stays")
-        _serve_one(models[0], wishes, engine, where, key, chat_template, trace)
+        settings = _settings(host, port, [key] if key else [], takes_any_name=True)
+        _serve_one(models[0], wishes, engine, settings, chat_template, trace)
     else:
         raise ConfigProblem("nothing to serve: name a GGUF file, a folder, or give --config")
 
 
 def _expanded(text: str) -> Path:
-    from hotset.cli.launching import expanded
+    from hotset.cli.subjects import expanded
 
     return expanded(text)
 
@@ -131,14 +125,15 @@ def _serve_many(
     from hotset import __version__
     from hotset.cli.conversations import Conversations
     from hotset.cli.fleet import describe_fleet, fleet_of_config, fleet_of_folders
-    from hotset.cli.gateway import run_gateway
+    from hotset.cli.gateway import Service, run_gateway
+    from hotset.cli.reloading import ConfigWatch
     from hotset.cli.screen import note
+    from hotset.cli.tokenizers import TokenizerEngines
     from hotset.engine.ports import check_port
     from hotset.gateway.config import load_config, parse_duration
-    from hotset.gateway.settings import GatewaySettings, validate_gateway_settings
 
     keys = [key] if key else []
-    default = None
+    default, file = None, None
     if config:
         if models or ttl is not None:
             what = f"MODEL '{models[0]}'" if models else "--ttl"
@@ -154,19 +149,38 @@ def _serve_many(
         except ValueError as error:
             raise ConfigProblem(f"--ttl: '{ttl}' {error}") from None
         fleet = fleet_of_folders(models, wishes, engine, ttl_s=ttl_s)
-    settings = GatewaySettings(
-        listen_host=host or LOOPBACK,
-        listen_port=_DEFAULT_PORT if port is None else port,
-        api_keys=tuple(keys),
-    )
-    validate_gateway_settings(settings)
+    settings = _settings(host, port, keys)
     check_port(settings.listen_host, settings.listen_port)
-    kept = Conversations(_cache_folder() / "conversations")
-    fleet = replace(fleet, conversations=kept if kept.open() else None)
     note(f"hotset {__version__}")
+    kept = Conversations(_cache_folder() / "conversations")
+    try:
+        kept.open()
+    except OSError as error:
+        note(f"{kept.folder}: {error.strerror}; conversations end when their model leaves")
+    else:
+        fleet = replace(fleet, conversations=kept)
     for line in describe_fleet(fleet):
         note(line)
-    run_gateway(fleet, settings, default)
+    offers = [member.offer for member in fleet.members.values()]
+    counting = TokenizerEngines(lambda id_: fleet.members[id_].path, fleet.engine)
+    watch = ConfigWatch(config, file, fleet, wishes) if config and file else None
+    run_gateway(Service(offers, fleet, settings, counting.start, default=default, watch=watch))
+
+
+def _settings(
+    host: str | None, port: int | None, keys: list[Secret], *, takes_any_name: bool = False
+) -> GatewaySettings:
+    """Checked, with hotset's own address where none is given."""
+    from hotset.gateway.settings import GatewaySettings, validate_gateway_settings
+
+    settings = GatewaySettings(
+        listen_host=LOOPBACK if host is None else host,
+        listen_port=_DEFAULT_PORT if port is None else port,
+        api_keys=tuple(keys),
+        takes_any_name=takes_any_name,
+    )
+    validate_gateway_settings(settings)
+    return settings
 
 
 def _cache_folder() -> Path:
@@ -193,68 +207,26 @@ def _serve_one(
     model: str,
     wishes: Wishes,
     engine: str,
-    where: tuple[str, int],
-    key: Secret | None,
+    settings: GatewaySettings,
     chat_template: Path | None,
     trace: Path | None,
 ) -> None:
-    """One model, loaded at once; its engine answers clients itself."""
-    from hotset.cli.experts import watched_store
-    from hotset.cli.launching import describe_plan, launch, prepare
-    from hotset.cli.screen import LoadingLine, note
-    from hotset.cli.settings import settings_of
-    from hotset.core.settings import validate_settings
+    """The gateway with one model, which is loaded at once."""
+    from contextlib import closing
+
+    from hotset.cli.alone import Alone
+    from hotset.cli.gateway import Service, run_gateway
+    from hotset.cli.plan_lines import describe_plan
+    from hotset.cli.screen import note
+    from hotset.cli.tokenizers import TokenizerEngines
     from hotset.engine.ports import check_port
 
-    host, port = where
-    ready = prepare(model, wishes, engine, may_embed=True, has_vision=True)
-    with watched_store(ready, trace) as (store, experts):
-        settings = replace(
-            settings_of(ready, chat_template=chat_template, store=store),
-            host=host,
-            port=port,
-            api_key=key,
-        )
-        validate_settings(settings)
-        check_port(host, port)
-        for line in describe_plan(ready):
+    alone = Alone(model, wishes, engine, chat_template=chat_template, trace=trace)
+    with closing(alone):
+        check_port(settings.listen_host, settings.listen_port)
+        for line in describe_plan(alone.ready):
             note(line)
-        with LoadingLine() as loading:
-            running = launch(ready, settings, loading.show, is_open=True)
-        with running:
-            experts.adopt()
-            note(f"ready in {running.loaded.start_s:.1f} s · model id '{settings.alias}'")
-            _serve_until_told(running, experts)
-
-
-def _serve_until_told(running: Running, experts: ExpertWatch) -> None:
-    """Say where, then wait for Ctrl-C, or for the engine's end.
-
-    Raises:
-        EngineProblem: the engine ended by itself.
-    """
-    from hotset.cli.live import LiveLine
-    from hotset.cli.meter import ServiceMeter
-    from hotset.cli.screen import note
-
-    url = running.url
-    try:
-        note(f"{url}/v1 (OpenAI) · {url}/v1/messages (Anthropic) · Ctrl-C ends it")
-        told_at = time.monotonic()
-        with LiveLine(ServiceMeter(experts).line, is_wanted=experts.has_store) as live:
-            while not running.wait(_LOOK_S):
-                if not live.is_on and time.monotonic() - told_at > _EXPERTS_EVERY_S:
-                    told_at = time.monotonic()
-                    if line := experts.line():
-                        note(line)
-    except KeyboardInterrupt:
-        try:
-            busy = running.num_busy_slots()
-            if busy:
-                note(f"finishing {busy} answer{'s' if busy > 1 else ''}; Ctrl-C again ends at once")
-            running.stop(drain_s=math.inf)
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            running.stop(grace_s=0)
-        return
-    raise running.died()
+        template = alone.settings.chat_template
+        path = alone.ready.path
+        counting = TokenizerEngines(lambda _: path, engine, chat_template=template)
+        run_gateway(Service([alone.offer()], alone, settings, counting.start, alone=alone))

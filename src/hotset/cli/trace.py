@@ -66,9 +66,10 @@ def record(
     """
     from hotset.cli.chat import Conversation
     from hotset.cli.experts import watched_store
-    from hotset.cli.launching import launch, prepare, through_store, wishes_from
+    from hotset.cli.launching import launch, prepare, through_store
     from hotset.cli.screen import LoadingLine, note
     from hotset.cli.settings import settings_of
+    from hotset.cli.wishing import wishes_from
 
     if max_tokens < 1:
         raise ConfigProblem(f"--max-tokens is {max_tokens}; it must be at least 1")

@@ -6,8 +6,10 @@ None always means "not known", never "none" and never zero. Bandwidths are in by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from hotset.core.experience import Experience
 
 __all__ = ["Backend", "Disk", "DiskKind", "Gpu", "GpuUser", "Link", "Machine"]
 
@@ -157,6 +159,8 @@ class Machine:
         lockable_bytes: how much one process may lock in RAM; all of the RAM without a limit.
         cpu_name: as the system gives it; "" where not known.
         cpu_features: instruction sets that matter to llama.cpp, in lower case ("avx2").
+        experience: with the model and the engine that a plan is made for; empty for a machine that
+            was only described.
     """
 
     ram_total_bytes: int
@@ -172,3 +176,4 @@ class Machine:
     lockable_bytes: int | None = None
     cpu_name: str = ""
     cpu_features: frozenset[str] = frozenset()
+    experience: Experience = field(default_factory=Experience, hash=False)

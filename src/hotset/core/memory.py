@@ -1,4 +1,4 @@
-"""What a model needs beside its weights: caches to the byte, compute buffers roughly.
+"""What a model keeps of the tokens it has seen: its caches, to the byte.
 
 Mirrors llama.cpp: src/llama-context.cpp (context and batch sizes), src/llama-kv-cache.cpp,
 src/llama-kv-cache-iswa.cpp (window), src/llama-memory-recurrent.cpp (state).
@@ -6,7 +6,7 @@ src/llama-kv-cache-iswa.cpp (window), src/llama-memory-recurrent.cpp (state).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hotset.core.errors import ConfigProblem
 from hotset.core.modelspec import CacheKind, LayerSpec, ModelSpec
@@ -19,9 +19,7 @@ __all__ = [
     "cache_bytes",
     "cell_bytes",
     "check_cache_types",
-    "compute_bytes_estimate",
     "context_cells",
-    "largest_context",
     "layer_cache_bytes",
     "window_cells",
 ]
@@ -29,9 +27,7 @@ __all__ = [
 CONTEXT_STEP_TOKENS = 256
 """The engine rounds every context and every window up to a multiple of it."""
 
-_F16_BYTES = 2
 _F32_BYTES = 4
-_MAX_CONTEXT_TOKENS = 1 << 24  # beyond any model; bounds the search where a file names no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,52 +171,6 @@ def check_cache_types(spec: ModelSpec, settings: CacheSettings) -> None:
                 f"{side} cache type {type_.name}: stores blocks of {type_.block_elements}, which "
                 f"do not divide the {misfit} elements that {spec.name} puts there; use F16"
             )
-
-
-def largest_context(spec: ModelSpec, settings: CacheSettings, budget_bytes: int) -> int:
-    """The largest context that fits, up to the trained one for every slot.
-
-    Args:
-        spec: the model.
-        settings: everything but `context_tokens`, which is ignored.
-        budget_bytes: for caches (`cache_bytes`) and compute buffers (`compute_bytes_estimate`).
-
-    Returns:
-        Tokens for all slots together, a multiple of 256; 0 if not even 256 fit.
-
-    Raises:
-        ConfigProblem: as `cache_bytes`.
-    """
-
-    def fits(n_steps: int) -> bool:
-        tried = replace(settings, context_tokens=n_steps * CONTEXT_STEP_TOKENS)
-        needed = cache_bytes(spec, tried).total + compute_bytes_estimate(spec, tried)
-        return needed <= budget_bytes
-
-    trained = _round_up(spec.context_tokens) * settings.n_streams or _MAX_CONTEXT_TOKENS
-    low, high = 0, trained // CONTEXT_STEP_TOKENS
-    while low < high:  # `low` steps fit, `high + 1` do not
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low * CONTEXT_STEP_TOKENS
-
-
-def compute_bytes_estimate(spec: ModelSpec, settings: CacheSettings) -> int:
-    """Roughly what the engine's compute buffers take, meant to be too much rather than too little.
-
-    Not exact: the graph allocator overlaps buffers as it sees fit.
-    """
-    n_batch = min(settings.ubatch_tokens, settings.context_tokens)
-    n_pairs = n_batch * context_cells(settings)
-    if any(layer.cache is CacheKind.WINDOW for layer in spec.layers):
-        n_pairs += n_batch * window_cells(spec, settings)  # these blocks have a mask of their own
-    if settings.has_flash_attention:
-        attention = n_pairs * _F16_BYTES
-    else:
-        attention = n_pairs * (1 + spec.n_heads) * _F32_BYTES
-    activations = n_batch * (spec.activation_elements * 3 + spec.n_embd * 6)
-    logits = spec.n_vocab * settings.slots
-    return attention + (activations + logits) * _F32_BYTES
 
 
 def cell_bytes(spec: ModelSpec, layer: LayerSpec, settings: CacheSettings) -> int:

@@ -8,7 +8,16 @@ from enum import StrEnum
 
 from hotset.core.hits import HitCurve, prior_curve
 
-__all__ = ["CacheKind", "Experts", "LayerSpec", "ModelSpec", "Role"]
+__all__ = [
+    "CacheKind",
+    "Experts",
+    "LayerSpec",
+    "ModelSpec",
+    "RecurrentWork",
+    "Role",
+    "Selection",
+    "Working",
+]
 
 
 class Role(StrEnum):
@@ -81,6 +90,8 @@ class Experts:
         is_per_expert_file: one tensor per expert, as old Mixtral files have.
         largest_tensor_bytes: of the largest tensor of routed experts. An engine that computes a
             large batch on a card copies one such tensor there after the other.
+        second_tensor_bytes: of the largest that is smaller than that; 0 where all are alike. The
+            gap that it leaves is too small for the largest.
     """
 
     count: int
@@ -90,11 +101,66 @@ class Experts:
     is_fused: bool = False
     is_per_expert_file: bool = False
     largest_tensor_bytes: int = 0
+    second_tensor_bytes: int = 0
 
     @property
     def bytes_per_token(self) -> int:
         """Expert bytes that one token reads, on average over the experts."""
         return self.n_bytes * self.used // self.count if self.count else 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentWork:
+    """F32 elements of one token in a recurrent block.
+
+    Attributes:
+        held_elements: before the new states are there.
+        gap_elements: of what is done with by then, and leaves one gap.
+        result_elements: what comes out, in one tensor with the new states.
+    """
+
+    held_elements: int = 0
+    gap_elements: int = 0
+    result_elements: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a sparse-attention indexer makes of one token.
+
+    Attributes:
+        elements: F32 elements, whatever the context.
+        masks: rows as wide as the context, in the type of the attention mask.
+        score_bytes: for every cell of the context.
+    """
+
+    elements: int = 0
+    masks: int = 0
+    score_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """F32 elements of one token that an engine holds at once while it computes.
+
+    Attributes:
+        attention_elements: in the block whose attention holds most, scores not counted.
+        recurrent: in the recurrent block that holds most.
+        ffn_elements: in the block whose FFN holds most, all experts in use together.
+        routed_elements: of them what is in use at once in a routed FFN, gaps not counted; they
+            close where experts are copied to a device, since the copies leave larger ones.
+        lasting_elements: beside every block, more than a residual of the model's width.
+        setup_elements: before the first block, beside what lasts.
+        selection: beside attention.
+    """
+
+    attention_elements: int = 0
+    recurrent: RecurrentWork = RecurrentWork()
+    ffn_elements: int = 0
+    routed_elements: int = 0
+    lasting_elements: int = 0
+    setup_elements: int = 0
+    selection: Selection = Selection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +189,10 @@ class ModelSpec:
         k_head_elements, v_head_elements: widths of one K and one V head, each once, ascending. A
             quantized cache needs multiples of its block size.
         n_heads: attention heads of the block with most.
-        activation_elements: widest row that a block's products make of one token, all experts in
-            use together.
+        working: what a token takes while it is computed.
         tied_output_bytes: bytes of the token embedding if it serves as output matrix too, else 0.
             Where the two run on different devices the engine holds them twice.
+        is_output_made_first: it holds them twice in one place, too, unless the file is mapped.
         can_roll_back_state: the engine can keep snapshots of the recurrent state while drafting.
         recorded_hits: of the model's own routing, where it has been recorded.
     """
@@ -151,8 +217,9 @@ class ModelSpec:
     k_head_elements: tuple[int, ...] = ()
     v_head_elements: tuple[int, ...] = ()
     n_heads: int = 0
-    activation_elements: int = 0
+    working: Working = Working()
     tied_output_bytes: int = 0
+    is_output_made_first: bool = False
     can_roll_back_state: bool = False
     recorded_hits: HitCurve | None = None
 
@@ -171,6 +238,12 @@ class ModelSpec:
     def trunk_bytes(self) -> int:
         """What the engine loads when it does not draft with the MTP block, bytes."""
         return self.n_bytes - self.bytes_by_role.get(Role.MTP, 0)
+
+    @property
+    def unmapped_bytes(self) -> int:
+        """What it allocates where all of that is read into RAM instead of being mapped."""
+        again = self.tied_output_bytes if self.is_output_made_first else 0
+        return self.trunk_bytes + again
 
     @property
     def is_latent(self) -> bool:

@@ -14,9 +14,27 @@ from itertools import accumulate
 from hotset.core.memory import CacheSettings, cell_bytes, layer_cache_bytes
 from hotset.core.modelspec import CacheKind, ModelSpec, Role
 
-__all__ = ["CacheUnits", "Parts", "cache_units", "split_model", "sums"]
+__all__ = ["CacheUnits", "Parts", "Staging", "cache_units", "split_model", "sums"]
 
 _F32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Room on a device for copies of weights that stay in RAM, one after the other.
+
+    Attributes:
+        largest_bytes: of routed experts (see `Experts.largest_tensor_bytes`), or, in a dense
+            model, at most half a block.
+        second_bytes: of those before it, whose gap does not hold it.
+    """
+
+    largest_bytes: int = 0
+    second_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        return self.largest_bytes + self.second_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +48,7 @@ class Parts:
         output_copy_bytes: extra bytes of the output unit on a device, where the token embedding
             serves as output, too: the engine then holds it twice.
         ram_bytes: what never leaves RAM.
-        staging_bytes: the largest tensor that an engine copies to a device for a large batch, if
-            weights stay in RAM: of routed experts (see `Experts.largest_tensor_bytes`), or, in a
-            dense model, at most half a block.
+        staging: what an engine copies to a device for a large batch, if weights stay in RAM.
     """
 
     trunk_bytes: tuple[int, ...]
@@ -40,7 +56,7 @@ class Parts:
     token_expert_bytes: tuple[int, ...]
     output_copy_bytes: int
     ram_bytes: int
-    staging_bytes: int
+    staging: Staging
 
     @property
     def n_units(self) -> int:
@@ -85,7 +101,11 @@ def split_model(spec: ModelSpec) -> Parts:
         token_expert_bytes=(*per_token, 0),
         output_copy_bytes=spec.tied_output_bytes,
         ram_bytes=spec.trunk_bytes - sum(trunk) - sum(experts) - output,
-        staging_bytes=share_of.largest_tensor_bytes if share_of else max(trunk) // 2,
+        staging=(
+            Staging(share_of.largest_tensor_bytes, share_of.second_tensor_bytes)
+            if share_of
+            else Staging(max(trunk) // 2)
+        ),
     )
 
 

@@ -7,13 +7,15 @@ on this machine has been compared with its plan.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hotset.core.compute import batch_tokens, compute_bytes_estimate, input_bytes
 from hotset.core.machine import Backend, Gpu
-from hotset.core.memory import CacheSettings, compute_bytes_estimate, context_cells
+from hotset.core.memory import CacheSettings, context_cells
 from hotset.core.modelspec import ModelSpec
-from hotset.core.parts import CacheUnits, Parts
+from hotset.core.parts import CacheUnits, Parts, Staging
 from hotset.core.units import GIB, MIB
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "default_reserve_bytes",
     "device_bytes",
     "device_compute_bytes",
+    "host_compute_bytes",
     "overhead_bytes",
     "ram_weights",
 ]
@@ -44,6 +47,10 @@ _UNKNOWN_OVERHEAD_BYTES = 512 * MIB
 # ggml-cuda's attention (and its ROCm build) turns a quantized cache of one block into f16 first
 # (fattn-common.cuh, ggml_cuda_flash_attn_ext_get_f16_extra_data).
 _CONVERTING = frozenset({Backend.CUDA, Backend.ROCM, None})
+# These compute a batch of so many tokens and more with copies of weights that are in RAM (the
+# `offload_op` of ggml-cuda.cu, its ROCm build, and ggml-vulkan.cpp).
+_COPYING = frozenset({Backend.CUDA, Backend.ROCM, Backend.VULKAN})
+_LEAST_COPY_TOKENS = 32
 _F16_BYTES = 2
 # With several devices and all weights on them the engine keeps four copies of the inputs of a
 # batch (GGML_SCHED_MAX_COPIES in ggml/src/ggml-backend.cpp). The attention mask is the large one.
@@ -181,17 +188,19 @@ def device_compute_bytes(
     settings: CacheSettings,
     backend: Backend | None,
     *,
-    staging_bytes: int,
+    staging: Staging,
     is_pipelined: bool,
 ) -> int:
     """Buffers of one batch on a device; an upper estimate.
 
     Args:
-        staging_bytes: the largest expert tensor that is copied there for large batches; 0 where
-            none stay in RAM.
+        staging: what is copied there for large batches; nothing where no weights stay in RAM.
         is_pipelined: several devices hold all the weights.
     """
-    total = compute_bytes_estimate(spec, settings) + staging_bytes
+    if spec.experts:
+        total = compute_bytes_estimate(spec, settings, copied_bytes=staging.total_bytes)
+    else:
+        total = compute_bytes_estimate(spec, settings) + staging.total_bytes
     n_cells = context_cells(settings)
     if backend in _CONVERTING:
         widest = max(
@@ -206,6 +215,19 @@ def device_compute_bytes(
     if is_pipelined:
         total += (_INPUT_COPIES - 1) * settings.ubatch_tokens * n_cells * _F16_BYTES
     return total
+
+
+def host_compute_bytes(
+    spec: ModelSpec, settings: CacheSettings, backends: Collection[Backend | None]
+) -> int:
+    """Buffers of one batch in RAM, beside devices of these backends; none for an engine without.
+
+    A device that takes copies of weights computes every large batch, even of blocks in RAM; what
+    comes in is all that RAM holds of it then.
+    """
+    if backends and _COPYING.issuperset(backends) and batch_tokens(settings) >= _LEAST_COPY_TOKENS:
+        return input_bytes(spec, settings)
+    return compute_bytes_estimate(spec, settings)
 
 
 def device_bytes(

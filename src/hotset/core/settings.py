@@ -94,6 +94,8 @@ class Settings:
         api_key: what clients must send; None leaves the endpoints open (loopback only).
         is_embedding: serve embeddings instead of text.
         is_warmed_up: compute one empty token before reporting readiness.
+        tells_memory_first: have the engine print what it will take of each device before it reads
+            weights, which takes it some tenths of a second; nothing else changes by it.
         expert_store: keep experts in hotset's store instead of the mapping; None leaves it out.
     """
 
@@ -126,6 +128,7 @@ class Settings:
     api_key: Secret | None = field(default=None)
     is_embedding: bool = False
     is_warmed_up: bool = True
+    tells_memory_first: bool = False
     expert_store: ExpertStore | None = None
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from hotset.core.devices import Device
 from hotset.core.settings import Settings
 
-__all__ = ["Engine", "EngineInfo", "Launch", "scrubbed"]
+__all__ = ["Engine", "EngineInfo", "Launch", "file_identity", "scrubbed"]
 
 # What an engine needs of our environment. Everything else stays out: `LLAMA_ARG_*` would change
 # settings behind the plan's back, and keys of other services are none of its business.
@@ -43,6 +44,15 @@ def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
     if "OMP_WAIT_POLICY" not in kept:
         kept.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
     return kept | {"GGML_NO_BACKTRACE": "1"}
+
+
+def file_identity(path: Path) -> str:
+    """Name, size and time of a program or library; its name alone where it cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return path.name
+    return f"{path.name} {found.st_size} {found.st_mtime_ns}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,12 @@ class Engine(ABC):
     @abstractmethod
     def build(self) -> str:
         """Version for messages; cheap. Raises EngineProblem if the engine is not there."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Tells builds apart, by their files; cheap. What was seen of another build means nothing
+        for this one. Raises EngineProblem if the engine is not there."""
 
     @abstractmethod
     def describe(self, environ: Mapping[str, str]) -> EngineInfo:

@@ -13,7 +13,7 @@ from pathlib import Path
 from hotset.core.devices import Device
 from hotset.core.errors import ConfigProblem, EngineProblem
 from hotset.core.settings import Settings
-from hotset.engine.base import Engine, EngineInfo, Launch, scrubbed
+from hotset.engine.base import Engine, EngineInfo, Launch, file_identity, scrubbed
 
 __all__ = ["EmbeddedEngine"]
 
@@ -38,6 +38,13 @@ class EmbeddedEngine(Engine):
                 " install it with `pip install xllamacpp`, or name a llama-server with --engine"
             )
         return f"xllamacpp {importlib.metadata.version('xllamacpp')}"
+
+    @property
+    def identity(self) -> str:
+        found = importlib.util.find_spec("xllamacpp")
+        folders = list(found.submodule_search_locations or ()) if found else []
+        library = next((path for f in folders for path in sorted(Path(f).glob("*.so"))), None)
+        return f"{self.build} {file_identity(library)}" if library else self.build
 
     def describe(self, environ: Mapping[str, str]) -> EngineInfo:
         build = self.build

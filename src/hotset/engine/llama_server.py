@@ -14,7 +14,7 @@ from pathlib import Path
 from hotset.core.devices import Device
 from hotset.core.errors import ConfigProblem, EngineProblem
 from hotset.core.settings import Settings
-from hotset.engine.base import Engine, EngineInfo, Launch, scrubbed
+from hotset.engine.base import Engine, EngineInfo, Launch, file_identity, scrubbed
 
 __all__ = ["LlamaServerEngine", "find_llama_server", "planned_arguments"]
 
@@ -50,7 +50,7 @@ class LlamaServerEngine(Engine):
     def _help(self) -> str:
         return self._ask("--help", {})
 
-    @property
+    @cached_property
     def build(self) -> str:
         match = _VERSION.search(self._ask("--version", {}))
         if match is None:
@@ -59,6 +59,10 @@ class LlamaServerEngine(Engine):
                 " name another with --engine"
             )
         return f"llama-server {match['version']}"
+
+    @property
+    def identity(self) -> str:
+        return f"llama-server {file_identity(self.program)}"
 
     def describe(self, environ: Mapping[str, str]) -> EngineInfo:
         listed = self._ask("--list-devices", environ)
@@ -191,7 +195,8 @@ def planned_arguments(settings: Settings) -> list[str]:
         "--flash-attn": settings.flash_attention,
         "--cache-ram": settings.prompt_cache_mib,
         "--ctx-checkpoints": settings.checkpoints,
-        "--fit": "off",
+        # With the context and the layers given it changes nothing: it measures, and prints.
+        "--fit": "on" if settings.tells_memory_first else "off",
     }
     optional = {
         "--threads": settings.threads or None,

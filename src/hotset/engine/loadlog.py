@@ -8,11 +8,14 @@ nothing that decides over access, such as an address, is ever taken from here.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable
 
 from hotset.core.errors import EngineProblem, FileProblem, HotsetError, MachineProblem
+from hotset.core.experience import RAM
 from hotset.core.loaded import Buffer, BufferKind, CacheReport, Loaded
-from hotset.core.units import MIB
+from hotset.core.units import MIB, format_bytes
+from hotset.engine.shortage import MemoryShort, shortage_in
 
 __all__ = ["failure", "loaded_from", "phase_of"]
 
@@ -131,9 +134,13 @@ def failure(lines: Iterable[str], *, model: str, engine: str, status: int | None
         return MachineProblem(f"{model}: the port is in use; choose another with --port")
     if _OUT_OF_MEMORY.search(everything):
         detail = next(text for text in errors if _OUT_OF_MEMORY.search(text))
-        return MachineProblem(
+        device, asked_bytes = shortage_in(text for _, text in said)
+        return MemoryShort(
             f"{model}: not enough memory ({_short(detail)});"
-            " give a shorter --ctx or --kv q8_0, or close other programs"
+            " give a shorter --ctx or --kv q8_0, or close other programs",
+            device=device or RAM,
+            asked_bytes=asked_bytes,
+            what=_asked(device, asked_bytes),
         )
     if match := _DAMAGED.search(everything):
         return FileProblem(
@@ -147,9 +154,20 @@ def failure(lines: Iterable[str], *, model: str, engine: str, status: int | None
             f"{model}: its chat template, or the one of --chat-template, does not work in the"
             f" engine {engine}: {_short(causes[-1] if causes else _first_cause(errors))}"
         )
+    if status == -signal.SIGKILL:
+        return MemoryShort(
+            f"{model}: the engine {engine} was killed while loading, most likely by the system for"
+            " want of memory; give a shorter --ctx or --kv q8_0, or close other programs",
+            what="the engine was killed, most likely by the system for want of memory",
+        )
     ended = _ending(status)
     reason = _short(_first_cause(errors)) if errors else "it said nothing"
     return EngineProblem(f"{model}: the engine {engine} {ended} while loading: {reason}")
+
+
+def _asked(device: str, asked_bytes: int) -> str:
+    what = format_bytes(asked_bytes) if asked_bytes else "memory"
+    return f"the engine could not get {what} on {device}" if device else f"no {what} for the engine"
 
 
 def _first_cause(errors: list[str]) -> str:

@@ -10,6 +10,7 @@ import psutil
 
 from hotset.core.errors import EngineProblem
 from hotset.core.loaded import Loaded
+from hotset.core.proof import Account
 from hotset.core.settings import Settings
 from hotset.engine.process import EngineProcess
 
@@ -28,6 +29,8 @@ class Running:
         url: base address, `http://127.0.0.1:<port>`.
         api_key: what it asks clients for; None if it asks for nothing.
         loaded: its own account of memory and settings.
+        accounts: the plan against that account; empty where nobody has compared them.
+        remarks: what was worth telling about the start, a line each.
     """
 
     def __init__(
@@ -38,6 +41,8 @@ class Running:
         self.settings = settings
         self.api_key = settings.api_key
         self.loaded = loaded
+        self.accounts: tuple[Account, ...] = ()
+        self.remarks: tuple[str, ...] = ()
 
     @property
     def pid(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from hotset.engine.base import Engine
 from hotset.engine.ports import check_port, listening_port
 from hotset.engine.process import EngineProcess
 from hotset.engine.running import Running
+from hotset.engine.shortage import FirstLook, MemoryRow, MemoryShort
 from hotset.engine.watch import Patience, Progress, Watch
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def start(
     patience: Patience | None = None,
     weights_bytes: int = 0,
     is_open: bool = False,
+    refuses: Callable[[Sequence[MemoryRow]], MemoryShort | None] | None = None,
 ) -> Running:
     """Start `engine` and return once it answers.
 
@@ -52,10 +54,13 @@ def start(
         weights_bytes: size of the weights, for the fraction in `Progress`.
         is_open: leave the endpoints without a key if the settings have none. Otherwise a start
             without a key gets a random one of its own.
+        refuses: called on a thread of its own with the engine's first table of the memory that it
+            will take, if it prints one (`Settings.tells_memory_first`); what it returns ends the
+            start, before any weight is read.
 
     Raises:
         ConfigProblem: settings out of range, or that this engine cannot honour.
-        MachineProblem: not enough memory, or the port is taken.
+        MachineProblem: the port is taken; `MemoryShort` where memory did not suffice.
         FileProblem: the engine found the model file damaged.
         EngineProblem: anything else that kept it from answering, `cancel` among it.
 
@@ -70,9 +75,11 @@ def start(
         check_port(settings.host, settings.port)
     began = time.monotonic()
     watch = Watch(patience or Patience(), weights_bytes)
+    first_look = FirstLook(refuses)
 
     def hear(line: str) -> None:
         watch.on_line(line)
+        first_look.on_line(line)
         if on_line:
             on_line(line)
 
@@ -86,7 +93,7 @@ def start(
     try:
         if on_pid:
             on_pid(process.pid)
-        url = _await_ready(process, watch, settings, build, on_progress, cancel)
+        url = _await_ready(process, watch, first_look, settings, build, on_progress, cancel)
     except BaseException:
         process.end(grace_s=0)
         raise
@@ -97,6 +104,7 @@ def start(
 def _await_ready(
     process: EngineProcess,
     watch: Watch,
+    first_look: FirstLook,
     settings: Settings,
     build: str,
     on_progress: Callable[[Progress], None] | None,
@@ -108,6 +116,8 @@ def _await_ready(
     model = settings.model.name
     with httpx.Client(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as client:
         while True:
+            if first_look.problem is not None:
+                raise first_look.problem
             if process.wait(_POLL_S):
                 process.settle()
                 raise loadlog.failure(

@@ -8,9 +8,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from hotset.gateway.dialects.streams import event_bytes
 from hotset.gateway.pool import Capability, Residence, ServedModel, State
 
-__all__ = ["listed_row", "router_props", "running_row"]
+__all__ = ["listed_row", "router_events", "router_props", "running_row"]
 
 _ROUTER_STATES = {
     State.UNLOADED: "unloaded",
@@ -94,3 +95,22 @@ def router_props(build: str) -> dict[str, Any]:
         "chat_template": "",
         "default_generation_settings": {"params": {}, "n_ctx": 0},
     }
+
+
+def router_events(event: dict[str, Any]) -> bytes:
+    """One of the hub's events as `GET /models/sse` of llama-server's router has it; empty for those
+    that the router has not.
+
+    The router says `model_status` when an engine starts and `status_change` from then on; its own
+    documentation knows only the first name. Readers of either see a start.
+    """
+    if event["type"] != "model":
+        return b""
+    row = event["model"]
+    state = State(row["state"])
+    names = ["model_status"] if state is State.LOADING else []
+    status = {"status": _ROUTER_STATES[state]}
+    return b"".join(
+        event_bytes({"model": row["id"], "event": name, "data": status})
+        for name in (*names, "status_change")
+    )

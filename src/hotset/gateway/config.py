@@ -12,7 +12,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
@@ -102,6 +102,7 @@ class ModelEntry(_Table):
         ctx: tokens.
         ttl: seconds without a use after which it leaves; None for never.
         pin: it stays once it is loaded.
+        vision: whether it takes pictures; None: if the projector for them lies beside it.
     """
 
     path: HomePath
@@ -111,8 +112,7 @@ class ModelEntry(_Table):
     ttl: Duration = None
     aliases: tuple[str, ...] = Field(default=(), strict=False)
     pin: bool = False
-    # Pictures need a projector, which no engine is given yet: a wish for them must not be dropped.
-    vision: Literal[False] = False
+    vision: bool | None = None
 
     @property
     def has_own_ttl(self) -> bool:
@@ -231,8 +231,6 @@ def _describe(path: Path, tree: CommentedMap, detail: dict[str, Any]) -> str:
         return f"{here}: unknown key '{key}'{under}{hint}"
     if detail["type"] == "missing":
         return f"{here}: '{key}' is missing{under}"
-    if place[-1:] == ["vision"]:
-        return f"{here}: vision{under} can only be false: pictures are not supported yet"
     reason = str(detail["msg"])
     for words in _NOT_FOR_PEOPLE:
         reason = reason.removeprefix(words)

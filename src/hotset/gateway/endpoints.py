@@ -31,6 +31,7 @@ class Endpoint:
         needs: what the model must be able to do; None if any model can.
         reach: how far the gateway goes to get the model.
         is_light: takes no slot of the model.
+        is_weightless: the model's tokenizer and template are enough to answer it.
         is_counting: the answer is a number, never a stream.
         is_multipart: the body is a form with files, passed on as it is.
     """
@@ -41,6 +42,7 @@ class Endpoint:
     needs: Capability | None = None
     reach: Reach = Reach.ANY
     is_light: bool = False
+    is_weightless: bool = False
     is_counting: bool = False
     is_multipart: bool = False
 
@@ -58,12 +60,20 @@ def _counting(name: str, target: str, dialect: Dialect) -> Endpoint:
         needs=Capability.CHAT,
         reach=Reach.FREE,
         is_light=True,
+        is_weightless=True,
         is_counting=True,
     )
 
 
 def _words(name: str) -> Endpoint:
-    return Endpoint(name=name, target=f"/{name}", dialect=LLAMA, reach=Reach.FREE, is_light=True)
+    return Endpoint(
+        name=name,
+        target=f"/{name}",
+        dialect=LLAMA,
+        reach=Reach.FREE,
+        is_light=True,
+        is_weightless=True,
+    )
 
 
 _EMBEDDINGS = Endpoint(

@@ -9,22 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from itertools import count
 from types import TracebackType
 
 from hotset.core.errors import ClientProblem, EngineProblem, HotsetError, MachineProblem
+from hotset.gateway.ahead import ReadAhead
 from hotset.gateway.explain import explain, places
 from hotset.gateway.health import Health
-from hotset.gateway.ledger import Action, Grant, Model, Phase, Refuse, Request, Rules, Start, Stop
+from hotset.gateway.ledger import (
+    Action,
+    Grant,
+    Model,
+    Phase,
+    Refuse,
+    Request,
+    Rules,
+    Start,
+    Stop,
+    plus,
+)
 from hotset.gateway.lives import Life
 from hotset.gateway.names import Names
-from hotset.gateway.offers import Offer, Starter
+from hotset.gateway.offers import Claims, Offer, Starter
 from hotset.gateway.pool import Reach, Residence, ServedModel, State, Upstream, Waiting
 from hotset.gateway.scheduler import Scheduler
+from hotset.gateway.seats import Seats
 
 __all__ = ["EnginePool"]
 
@@ -34,16 +46,6 @@ _BUSY_TICK_S = 0.1
 _IDLE_TICK_S = 0.5
 # What an engine gets for a polite end.
 _GRACE_S = 5.0
-
-
-@dataclass(slots=True)
-class _Seat:
-    """A request that has not ended: where its answer goes, and what it has been told."""
-
-    model_id: str
-    upstream: asyncio.Future[Upstream]
-    on_wait: Callable[[Waiting], None] | None
-    told: Waiting | None = None
 
 
 class EnginePool:
@@ -65,16 +67,20 @@ class EnginePool:
         self._offers = {offer.name.id: offer for offer in sorted(offers, key=lambda o: o.name.id)}
         self._names = Names([offer.name for offer in self._offers.values()], default)
         self._starter = starter
-        self._scheduler = Scheduler(map(_model_of, self._offers.values()), rules)
+        self._scheduler = Scheduler((offer.model() for offer in self._offers.values()), rules)
         self._threads = ThreadPoolExecutor(2 * len(offers) + 2, thread_name_prefix="engines")
         self._lives = {id_: Life(id_, self._threads) for id_ in self._offers}
         self._health = Health()
+        self._ahead = ReadAhead(
+            starter, self._claims, lambda id_, line: self._lives[id_].note(line)
+        )
         self._grace_s = 0.0
         self._numbers = count(1)
-        self._seats: dict[int, _Seat] = {}
+        self._seats = Seats()
         self._watchers: list[Callable[[ServedModel], None]] = []
         self._shown: dict[str, ServedModel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._retired: set[str] = set()
 
     async def __aenter__(self) -> EnginePool:
         self._shown = {model.id: model for model in self.models()}
@@ -95,6 +101,7 @@ class EnginePool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(life.end(grace_s=self._grace_s) for life in self._lives.values()))
         await self._health.close()
+        self._ahead.close()
         self._threads.shutdown()
 
     async def close(self) -> None:
@@ -109,6 +116,32 @@ class EnginePool:
     def num_busy(self) -> int:
         """Requests that hold a model now."""
         return sum(len(model.running) for model in self._scheduler.models.values())
+
+    def reoffer(
+        self, offers: Sequence[Offer], changed: Collection[str], *, default: str | None = None
+    ) -> None:
+        """Take over another list of models; those that stay as they are notice nothing of it.
+
+        A changed model, and one that is not offered any more, leaves after its running answers.
+        Those that wait for a changed one get it as it is now.
+
+        Args:
+            changed: ids of models that have to start anew.
+        """
+        self._names = Names([offer.name for offer in offers], default)
+        fresh = {offer.name.id: offer for offer in offers}
+        for id_, offer in fresh.items():
+            if id_ not in self._scheduler.models:
+                self._scheduler.add(offer.model())
+                self._lives[id_] = Life(id_, self._threads)
+            elif id_ in changed or id_ in self._retired:
+                self._scheduler.describe(offer.model())
+        self._retired = self._scheduler.models.keys() - fresh.keys()
+        for id_ in self._retired:
+            self._scheduler.retire(id_)
+        self._offers |= fresh
+        self._shown = {model.id: self._shown.get(model.id, model) for model in self.models()}
+        self._turn()
 
     # What the relay asks for.
 
@@ -130,20 +163,19 @@ class EnginePool:
         model = self._known(model_id)
         self._check_reach(model, reach, is_light=is_light)
         number = next(self._numbers)
-        seat = _Seat(model.id, asyncio.get_running_loop().create_future(), on_wait)
-        self._seats[number] = seat
+        upstream = self._seats.take(number, model.id, on_wait)
         self._scheduler.ask(Request(number, model.id, time.monotonic(), is_light))
         try:
             self._turn()
-            if not seat.upstream.done():
+            if not upstream.done():
                 self._tell_waiting()
-            yield await seat.upstream
+            yield await upstream
         except EngineProblem:
             self._notice_death(model)
             self._spawn(self._examine(model))
             raise
         finally:
-            del self._seats[number]
+            self._seats.leave(number)
             self._scheduler.leave(number, time.monotonic())
             self._turn()
 
@@ -222,7 +254,11 @@ class EnginePool:
             self._measure()
         for order in self._scheduler.step(time.monotonic()):
             self._carry_out(order)
+        self._ahead.want(self._next_to_read())
         self._tell_watchers()
+        for id_ in [id_ for id_ in self._retired if self._scheduler.forget(id_)]:
+            self._retired.discard(id_)
+            del self._lives[id_], self._offers[id_], self._shown[id_]
 
     def _carry_out(self, order: Action) -> None:
         match order:
@@ -236,19 +272,13 @@ class EnginePool:
             case Grant():
                 self._grant(order)
             case Refuse():
-                self._answer(order.request, order.problem)
+                self._seats.refuse(order.request, order.problem)
 
     def _grant(self, order: Grant) -> None:
-        handle = self._lives[order.model_id].handle
-        seat = self._seats.get(order.request)
-        if seat is not None and handle is not None and not seat.upstream.done():
+        if handle := self._lives[order.model_id].handle:
             model = self._served(self._scheduler.models[order.model_id])
-            seat.upstream.set_result(Upstream(model=model, url=handle.url, api_key=handle.api_key))
-
-    def _answer(self, number: int, problem: HotsetError) -> None:
-        seat = self._seats.get(number)
-        if seat and not seat.upstream.done():
-            seat.upstream.set_exception(problem)
+            upstream = Upstream(model=model, url=handle.url, api_key=handle.api_key)
+            self._seats.give(order.request, upstream)
 
     async def _start(self, order: Start) -> None:
         life = self._lives[order.model_id]
@@ -300,8 +330,20 @@ class EnginePool:
     # Small things.
 
     def _measure(self) -> None:
+        self._scheduler.measured(self._starter.room(self._claims().pids))
+
+    def _claims(self) -> Claims:
         pids = [life.pid for life in self._lives.values() if life.pid]
-        self._scheduler.measured(self._starter.room(pids))
+        return Claims(pids, plus(*(model.held for model in self._scheduler.models.values())))
+
+    def _next_to_read(self) -> str | None:
+        """The model that comes next, unless a busy one reads its experts from the disk itself."""
+        for model in self._ready():
+            handle = self._lives[model.id].handle
+            if model.running and handle and handle.num_expert_look_ups()[1]:
+                return None
+        wanted = self._scheduler.next_in()
+        return wanted.id if wanted else None
 
     def _known(self, model_id: str) -> Model:
         model = self._scheduler.models.get(model_id)
@@ -355,15 +397,8 @@ class EnginePool:
         return any(m.waiting or m.phase not in (Phase.OUT, Phase.READY) for m in models)
 
     def _tell_waiting(self) -> None:
-        seats = self._seats
-        if all(seat.upstream.done() for seat in seats.values()):
-            return
-        for number, place in places(self._scheduler).items():
-            seat = seats[number]
-            news = replace(place, fraction=self._lives[seat.model_id].fraction)
-            if seat.on_wait and news != seat.told:
-                seat.told = news
-                seat.on_wait(news)
+        if self._seats.has_waiting:
+            self._seats.tell(places(self._scheduler), lambda id_: self._lives[id_].fraction)
 
     def _tell_watchers(self) -> None:
         for model in self.models():
@@ -377,13 +412,3 @@ class EnginePool:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _model_of(offer: Offer) -> Model:
-    return Model(
-        offer.name.id,
-        offer.need,
-        slots=offer.slots,
-        ttl_s=offer.ttl_s,
-        is_pinned=offer.is_pinned,
-    )

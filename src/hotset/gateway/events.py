@@ -17,10 +17,15 @@ from typing import Any
 
 from hotset.gateway.dialects.streams import event_bytes
 
-__all__ = ["VERSION", "EventHub"]
+__all__ = ["VERSION", "EventHub", "own_form"]
 
 VERSION = 1
 _MAX_WAITING = 256
+
+
+def own_form(event: dict[str, Any]) -> bytes:
+    """As `GET /api/events` has it."""
+    return f"id: {event['number']}\n".encode() + event_bytes(event, event["type"])
 
 
 class _Reader:
@@ -59,11 +64,19 @@ class EventHub:
         self._closed.set()
 
     async def stream(
-        self, first: Callable[[], dict[str, Any]], keep_alive_s: float
+        self,
+        first: Callable[[], dict[str, Any]],
+        keep_alive_s: float,
+        write: Callable[[dict[str, Any]], bytes] = own_form,
     ) -> AsyncIterator[bytes]:
-        """Events as bytes until the hub closes; `first` gives the data of the first one."""
+        """Events as bytes until the hub closes.
+
+        Args:
+            first: gives the data of the first one.
+            write: their form; what it gives no bytes for is left out.
+        """
         with self._reading() as reader:
-            yield self._bytes({"version": VERSION, "number": self._number, **first()})
+            yield write({"version": VERSION, "number": self._number, **first()})
             closing = asyncio.ensure_future(self.closed())
             try:
                 while not closing.done():
@@ -78,10 +91,10 @@ class EventHub:
                         if not done:
                             yield b": keep-alive\n\n"
                         continue
-                    yield self._bytes(news.result())
+                    yield write(news.result())
                     if reader.lost and reader.queue.empty():
                         count, reader.lost = reader.lost, 0
-                        yield self._bytes(
+                        yield write(
                             {
                                 "version": VERSION,
                                 "number": self._number,
@@ -100,7 +113,3 @@ class EventHub:
             yield reader
         finally:
             self._readers.discard(reader)
-
-    @staticmethod
-    def _bytes(event: dict[str, Any]) -> bytes:
-        return f"id: {event['number']}\n".encode() + event_bytes(event, event["type"])

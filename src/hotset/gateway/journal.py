@@ -6,10 +6,10 @@ import logging
 import time
 
 from hotset.gateway.activity import Activity, ActivityStore
+from hotset.gateway.calls import Outcome
 from hotset.gateway.dialects.streams import Usage
 from hotset.gateway.events import EventHub
 from hotset.gateway.metrics import Metrics
-from hotset.gateway.relay import Outcome
 
 __all__ = ["Journal"]
 

@@ -115,6 +115,7 @@ class Model:
         waiting, running: requests by number, in order of arrival.
         is_closed: grants nothing new, because others have waited long enough.
         is_unloading: leaves when its running requests are finished, by a user's wish.
+        unload_why: which wish that is.
         since_s: begin of the phase.
         used_s: end of the last use, or the start's end.
         ready_s: end of the last start.
@@ -138,6 +139,7 @@ class Model:
     running: dict[int, Request] = field(default_factory=dict)
     is_closed: bool = False
     is_unloading: bool = False
+    unload_why: str = "unloaded by hand"
     since_s: float = 0.0
     used_s: float = 0.0
     ready_s: float = 0.0

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from starlette.applications import Starlette
 
+from hotset.gateway.app import GatewayApp
 from hotset.gateway.settings import GatewaySettings
 
 __all__ = ["GatewayServer", "make_server"]
@@ -25,10 +25,10 @@ class GatewayServer(uvicorn.Server):
     `end_now` ends them with an error.
     """
 
-    def __init__(self, app: Starlette, config: uvicorn.Config) -> None:
+    def __init__(self, app: GatewayApp, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._hub = app.state.hub
-        self._cut = app.state.cut
+        self._hub = app.hub
+        self._cut = app.cut
 
     def end_now(self) -> None:
         self.should_exit = True
@@ -49,7 +49,7 @@ class GatewayServer(uvicorn.Server):
         return int(self.servers[0].sockets[0].getsockname()[1])
 
 
-def make_server(app: Starlette, settings: GatewaySettings) -> GatewayServer:
+def make_server(app: GatewayApp, settings: GatewaySettings) -> GatewayServer:
     """A server for `create_app(...)`."""
     config = uvicorn.Config(
         app,

@@ -9,11 +9,11 @@ from typing import Protocol
 
 from hotset.core.errors import EngineProblem
 from hotset.core.settings import Secret
-from hotset.gateway.ledger import Bytes
+from hotset.gateway.ledger import Bytes, Model
 from hotset.gateway.names import Name
 from hotset.gateway.pool import Capability
 
-__all__ = ["EngineHandle", "Offer", "StartWatch", "Starter"]
+__all__ = ["Claims", "EngineHandle", "Offer", "StartWatch", "Starter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,16 @@ class Offer:
     slots: int = 1
     ttl_s: float | None = None
     is_pinned: bool = False
+
+    def model(self) -> Model:
+        """As the scheduler keeps it, before anything has happened."""
+        return Model(
+            self.name.id,
+            self.need,
+            slots=self.slots,
+            ttl_s=self.ttl_s,
+            is_pinned=self.is_pinned,
+        )
 
 
 class EngineHandle(Protocol):
@@ -83,6 +93,19 @@ class StartWatch:
     cancel: threading.Event
 
 
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What engines have of this machine, and may still take.
+
+    Attributes:
+        pids: their processes.
+        held: by their plans, all together.
+    """
+
+    pids: Sequence[int]
+    held: Bytes
+
+
 class Starter(Protocol):
     """Plans and starts engines; measures what they may take."""
 
@@ -97,4 +120,18 @@ class Starter(Protocol):
         """What all engines together may take now: what is free, and what these processes have.
 
         Takes about a millisecond.
+        """
+
+    def read_ahead(
+        self, model_id: str, claims: Callable[[], Claims], cancel: threading.Event
+    ) -> str:
+        """Read the model's file into memory that nobody claims, until `cancel` is set.
+
+        Blocks; called on a thread of its own.
+
+        Returns:
+            A line about what was done, for its log; empty for nothing.
+
+        Raises:
+            OSError: the file cannot be read.
         """

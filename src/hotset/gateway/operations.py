@@ -21,6 +21,8 @@ hotset's own, in JSON; `version` is 1 and rises when a field changes its meaning
   fields of `hotset.gateway.activity.Activity`, and `id`.
 - `GET /api/events`: see `hotset.gateway.events`.
 - `GET /api/version`: `{"version", "hotset"}`.
+- `GET /api/config`: `{"version", "path", "read_s", "problem"}`: the configuration file, when it was
+  read last, and why it was not taken over; empty where there is none.
 
 Errors are `{"error": {"message", "type", "param", "code"}, "request_id"}` everywhere here.
 """
@@ -31,7 +33,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -41,7 +43,7 @@ from starlette.routing import Route
 
 import hotset
 from hotset.core.errors import ClientProblem, HotsetError
-from hotset.gateway.catalog import listed_row, router_props, running_row
+from hotset.gateway.catalog import listed_row, router_events, router_props, running_row
 from hotset.gateway.dialects.checks import check_kind
 from hotset.gateway.dialects.failure import BadRequest
 from hotset.gateway.events import VERSION
@@ -51,7 +53,7 @@ from hotset.gateway.pool import Pool, ServedModel, State
 from hotset.gateway.requests import ClientGone, read_body, read_json, resolve
 from hotset.gateway.settings import GatewaySettings
 
-__all__ = ["Operations"]
+__all__ = ["ConfigReport", "Operations"]
 
 _log = logging.getLogger("hotset.gateway")
 
@@ -60,19 +62,40 @@ _MAX_ROWS = 1000
 _SMALL_BODY_BYTES = 64 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigReport:
+    """What has become of the configuration file.
+
+    Attributes:
+        path: empty without one.
+        read_s: when it was looked at last, seconds since 1970.
+        problem: why it was not taken over; empty if it was.
+    """
+
+    path: str = ""
+    read_s: float = 0.0
+    problem: str = ""
+
+
 class Operations:
-    """The handlers. For one event loop; `finish` ends what they have left running."""
+    """The handlers. For one event loop; `finish` ends what they have left running.
+
+    Attributes:
+        config: told by `GET /api/config`.
+    """
 
     def __init__(self, pool: Pool, journal: Journal, settings: GatewaySettings) -> None:
         self._pool = pool
         self._journal = journal
         self._settings = settings
         self._tasks: set[asyncio.Task[None]] = set()
+        self.config = ConfigReport()
 
     def routes(self) -> list[Route]:
         get = [
             ("/v1/models", self.models),
             ("/models", self.models),
+            ("/models/sse", self.router_events),
             ("/v1/models/{name:path}", self.model),
             ("/health", self.health),
             ("/v1/health", self.health),
@@ -87,6 +110,7 @@ class Operations:
             ("/api/activity", self.api_activity),
             ("/api/events", self.api_events),
             ("/api/version", self.api_version),
+            ("/api/config", self.api_config),
         ]
         post = [
             ("/models/load", self.router_load),
@@ -171,6 +195,9 @@ class Operations:
     async def api_version(self, _: Request) -> Response:
         return JSONResponse({"version": VERSION, "hotset": hotset.__version__})
 
+    async def api_config(self, _: Request) -> Response:
+        return JSONResponse({"version": VERSION, **asdict(self.config)})
+
     async def api_why(self, request: Request) -> Response:
         model = self._asked(request)
         lines = list(self._pool.why(model.id))
@@ -206,10 +233,7 @@ class Operations:
         def first() -> dict[str, Any]:
             return {"type": "models", "models": self._rows()}
 
-        stream = self._journal.hub.stream(first, self._settings.keep_alive_s)
-        return StreamingResponse(
-            stream, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
-        )
+        return _streaming(self._journal.hub.stream(first, self._settings.keep_alive_s))
 
     async def api_logs(self, request: Request) -> Response:
         model = self._asked(request)
@@ -261,6 +285,14 @@ class Operations:
         self._in_background(self._pool.unload(model.id), f"unload {model.id}")
         return JSONResponse({"success": True})
 
+    async def router_events(self, _: Request) -> Response:
+        def none() -> dict[str, Any]:
+            return {"type": "models"}
+
+        return _streaming(
+            self._journal.hub.stream(none, self._settings.keep_alive_s, router_events)
+        )
+
     # Shared.
 
     def _asked(self, request: Request) -> ServedModel:
@@ -304,6 +336,12 @@ class Operations:
                 yield "".join(f"{line}\n" for _, line in fresh)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._journal.hub.closed(), _FOLLOW_EVERY_S)
+
+
+def _streaming(events: AsyncIterator[bytes]) -> Response:
+    return StreamingResponse(
+        events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+    )
 
 
 def _flag(body: dict[str, Any], key: str, *, default: bool) -> bool:

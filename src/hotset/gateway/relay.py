@@ -10,112 +10,48 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
-import aiohttp
 from starlette.types import Receive, Send
 
-from hotset.core.errors import EngineProblem, HotsetError
-from hotset.gateway.dialects.base import encode
-from hotset.gateway.dialects.collect import Collector
+from hotset.core.errors import EngineProblem, HotsetError, MachineProblem
+from hotset.gateway.answers import pass_back
+from hotset.gateway.calls import Call, Outcome
+from hotset.gateway.counting import Tokenizers
 from hotset.gateway.dialects.failure import BadRequest, Failure, failure_from_engine, failure_of
-from hotset.gateway.dialects.streams import Rename, Usage, count
-from hotset.gateway.endpoints import Endpoint
-from hotset.gateway.pool import Pool, ServedModel, Upstream, Waiting
+from hotset.gateway.dialects.streams import count
+from hotset.gateway.pool import Pool, Reach, Upstream, Waiting
 from hotset.gateway.reply import Reply
 from hotset.gateway.settings import GatewaySettings
+from hotset.gateway.wire import CONNECT_TIMEOUT_S, EngineAnswer, ask_shortly, asking
 
-__all__ = ["Call", "Outcome", "Relay", "make_session"]
+__all__ = ["Relay"]
 
 _log = logging.getLogger("hotset.gateway")
 
-_CONNECT_TIMEOUT_S = 5.0
-_ASK_TIMEOUT_S = 10.0
 _KEPT_ENGINES = 64
 _COUNT_PATH = "/v1/messages/count_tokens"
-_WHOLE_BYTES = 256 * 1024
-"""An answer without a stream is read so far before its headers go out: an engine that dies within
-it is still an error of its own."""
 _ERROR_BYTES = 1024 * 1024
-_EDGE_BYTES = 4096
-"""Of an answer without a stream, kept at either end to read the usage from."""
 _CLIENT_LEFT = 499
 _STOPPING = Failure(status=503, code="shutting_down", message="the gateway is being stopped")
-
-_HOP_BY_HOP = frozenset(
-    {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te"}
-    | {b"trailer", b"transfer-encoding", b"upgrade", b"proxy-connection"}
-)
-_NOT_PASSED_BACK = _HOP_BY_HOP | {b"content-length", b"server", b"date", b"set-cookie"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One client's request, checked and ready to be passed on.
-
-    Attributes:
-        asked: the name that the client used for the model.
-        body: what the engine gets.
-        other_body: a second form, for an engine that refuses the first.
-        headers: for the engine, without any key.
-        is_stream: whether the client gets one.
-        collector: puts the engine's stream together for a client that does not.
-        wants_usage: whether a stream brings usage as an event of its own.
-        has_tools: whether the model is offered any.
-        client: address, for people.
-    """
-
-    request_id: str
-    endpoint: Endpoint
-    model: ServedModel
-    asked: str
-    body: bytes
-    other_body: bytes | None = None
-    headers: tuple[tuple[str, str], ...] = ()
-    method: str = "POST"
-    is_stream: bool = False
-    collector: Collector | None = None
-    wants_usage: bool = True
-    has_tools: bool = False
-    client: str = ""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How a call went. Times are of the monotonic clock, in seconds.
-
-    Attributes:
-        held_at: when its model was ready for it; 0 if that was never.
-        first_at: of the first byte of the answer; 0 if there was none.
-    """
-
-    call: Call
-    began_at: float
-    status: int = 0
-    failure: Failure | None = None
-    usage: Usage | None = None
-    held_at: float = 0.0
-    first_at: float = 0.0
-    ended_at: float = 0.0
+_INTERNAL = Failure(status=500, code="internal_error", message="an error in the gateway itself")
 
 
 class Relay:
     """Passes calls on. One per application, for one event loop.
 
     Args:
-        session: made with `force_close`: an engine closes an idle connection at any moment, and a
-            request must not be lost on one that is about to close. On loopback a new one costs a
-            tenth of a millisecond.
+        tokenizers: answer what needs no weights while a model is not ready; None where there are
+            none, and such a call needs the model itself.
     """
 
     def __init__(
-        self, pool: Pool, session: aiohttp.ClientSession, settings: GatewaySettings
+        self, pool: Pool, settings: GatewaySettings, tokenizers: Tokenizers | None = None
     ) -> None:
         self._pool = pool
-        self._session = session
         self._settings = settings
+        self._tokenizers = tokenizers
         self._works: set[asyncio.Task[None]] = set()
         self._with_tools: dict[str, bool] = {}
 
@@ -166,19 +102,13 @@ class Relay:
             await reply.fail(failure_of(error))
         except Exception:
             _log.exception("request %s: internal error", call.request_id)
-            await reply.fail(
-                Failure(status=500, code="internal_error", message="an error in the gateway itself")
-            )
+            await reply.fail(_INTERNAL)
 
     async def _hold_and_pass_on(self, call: Call, reply: Reply, outcome: Outcome) -> None:
         def on_wait(news: Waiting) -> None:
             reply.note = _one_line(news)
 
-        endpoint = call.endpoint
-        hold = self._pool.hold(
-            call.model.id, on_wait, reach=endpoint.reach, is_light=endpoint.is_light
-        )
-        async with hold as upstream:
+        async with self._held(call, on_wait) as upstream:
             outcome.held_at = time.monotonic()
             reply.note = ""
             if call.has_tools and not await self._can_call_tools(upstream):
@@ -190,6 +120,27 @@ class Relay:
                 )
             await self._pass_on(call, upstream, reply, outcome)
 
+    @asynccontextmanager
+    async def _held(
+        self, call: Call, on_wait: Callable[[Waiting], None]
+    ) -> AsyncIterator[Upstream]:
+        """The model's engine; or its tokenizer alone, where that will do and it is not ready."""
+        endpoint, tokenizers = call.endpoint, self._tokenizers
+        if not endpoint.is_weightless or tokenizers is None or call.has_images:
+            hold = self._pool.hold(
+                call.model.id, on_wait, reach=endpoint.reach, is_light=endpoint.is_light
+            )
+            async with hold as upstream:
+                yield upstream
+            return
+        async with AsyncExitStack() as stack:
+            ready = self._pool.hold(call.model.id, reach=Reach.READY, is_light=True)
+            try:
+                upstream = await stack.enter_async_context(ready)
+            except MachineProblem:
+                upstream = await stack.enter_async_context(tokenizers.hold(call.model))
+            yield upstream
+
     async def _pass_on(
         self, call: Call, upstream: Upstream, reply: Reply, outcome: Outcome
     ) -> None:
@@ -198,29 +149,29 @@ class Relay:
         Raises:
             EngineProblem: it could not be reached, or broke off.
         """
+
+        async def count_prompt() -> int:
+            counted = await ask_shortly(upstream, "POST", _COUNT_PATH, call.body)
+            return count(counted.get("input_tokens"))
+
         refused: Failure | None = None
         try:
             for body in (call.body, call.other_body):
                 if body is None:
                     break
-                async with self._session.request(
-                    call.method,
-                    upstream.url + call.endpoint.target,
-                    data=body or None,
-                    headers=_engine_headers(call, upstream),
-                    allow_redirects=False,
-                ) as response:
-                    if response.status < 400:
-                        await self._pass_back(call, upstream, response, reply, outcome)
+                async with asking(
+                    upstream, call.method, call.endpoint.target, call.headers, body
+                ) as answer:
+                    if answer.status < 400:
+                        name = upstream.model.id
+                        await pass_back(call, name, answer, reply, outcome, count_prompt)
                         return
-                    given = failure_from_engine(
-                        response.status, await response.content.read(_ERROR_BYTES)
-                    )
+                    given = failure_from_engine(answer.status, await _error_of(answer))
                     refused = refused or given
                     if given.code == "context_length_exceeded":
                         refused = given
                         break
-        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+        except OSError as error:  # refused, reset, timed out, no free descriptor
             raise EngineProblem(
                 f"{call.model.id}: the engine {_what_happened(error, reply.first_at)};"
                 f" `hotset logs {call.model.id}` shows its last words"
@@ -230,125 +181,22 @@ class Relay:
 
     async def _can_call_tools(self, upstream: Upstream) -> bool:
         """Whether the model's template knows tools. The engine would leave them out in silence."""
-        if upstream.url not in self._with_tools:
-            props = await self._ask(upstream, "GET", "/props")
+        engine = f"{upstream.model.id} {upstream.url}"  # a later engine may have the same port
+        if engine not in self._with_tools:
+            props = await ask_shortly(upstream, "GET", "/props")
             caps = props.get("chat_template_caps", {})
             if len(self._with_tools) >= _KEPT_ENGINES:
                 self._with_tools.clear()
-            self._with_tools[upstream.url] = caps.get("supports_tools", True)
-        return self._with_tools[upstream.url]
+            self._with_tools[engine] = caps.get("supports_tools", True)
+        return self._with_tools[engine]
 
-    async def _ask(
-        self, upstream: Upstream, method: str, path: str, body: bytes | None = None
-    ) -> dict[str, Any]:
-        """A small question of the gateway's own; empty if the engine does not answer it."""
-        headers = [("Content-Type", "application/json"), *_own_headers(upstream)]
-        try:
-            async with self._session.request(
-                method,
-                upstream.url + path,
-                data=body,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=_ASK_TIMEOUT_S),
-            ) as response:
-                answer = await response.json() if response.status == 200 else {}
-        except (aiohttp.ClientError, ConnectionError, TimeoutError, ValueError):
-            return {}
-        return answer if isinstance(answer, dict) else {}
 
-    async def _pass_back(
-        self,
-        call: Call,
-        upstream: Upstream,
-        response: aiohttp.ClientResponse,
-        reply: Reply,
-        outcome: Outcome,
-    ) -> None:
-        rename = Rename.between(upstream.model.id, call.asked)
-        if response.content_type == "text/event-stream":
-            await self._pass_stream(call, upstream, rename, response, reply, outcome)
-        elif reply.has_begun:
-            raise EngineProblem(f"{call.model.id}: the engine answered without a stream")
-        else:
-            await self._pass_whole(call, rename, response, reply, outcome)
-
-    async def _pass_stream(
-        self,
-        call: Call,
-        upstream: Upstream,
-        rename: Rename | None,
-        response: aiohttp.ClientResponse,
-        reply: Reply,
-        outcome: Outcome,
-    ) -> None:
-        """Event by event. Back-pressure: while the client does not read, nor do we, nor can the
-        engine write."""
-        stream = call.endpoint.dialect.stream(rename=rename, wants_usage=call.wants_usage)
-        outcome.usage = stream.usage
-        collector = call.collector
-
-        async def send(data: bytes) -> None:
-            if collector is None:
-                await reply.write(data)
-            else:
-                collector.add(data)
-
-        if call.is_stream:
-            await reply.begin_stream()
-        try:
-            async for data in response.content.iter_any():
-                if stream.lacks_start(data):
-                    counted = await self._ask(upstream, "POST", _COUNT_PATH, call.body)
-                    num_tokens = count(counted.get("input_tokens"))
-                    await send(stream.start(call.asked, num_tokens))
-                if out := stream.feed(data):
-                    await send(out)
-                if stream.failure is not None:
-                    await reply.fail(stream.failure)
-                    return
-        finally:
-            if kept := stream.flush():
-                await send(kept)
-        if not stream.is_complete:
-            raise EngineProblem(f"{call.model.id}: the engine broke off the answer")
-        if collector is None:
-            await reply.end()
-        else:
-            await reply.whole(encode(collector.answer()))
-
-    async def _pass_whole(
-        self,
-        call: Call,
-        rename: Rename | None,
-        response: aiohttp.ClientResponse,
-        reply: Reply,
-        outcome: Outcome,
-    ) -> None:
-        """An answer in one piece. A long one is passed on in parts, never held as a whole."""
-        head = bytearray()
-        content = response.content
-        while len(head) < _WHOLE_BYTES and not content.at_eof():
-            head += await content.readany()
-        first = bytes(head)
-        headers = _passed_headers(response)
-        dialect = call.endpoint.dialect
-        if content.at_eof():
-            first = rename.apply(first) if rename else first
-            outcome.usage = dialect.usage_of(first[:_EDGE_BYTES], first[-_EDGE_BYTES:])
-            length = str(len(first)).encode()
-            await reply.begin(response.status, [*headers, (b"content-length", length)])
-            await reply.end(first)
-            return
-        if response.content_length is not None:
-            headers.append((b"content-length", str(response.content_length).encode()))
-        await reply.begin(response.status, headers)
-        await reply.write(first)
-        tail = first[-_EDGE_BYTES:]
-        async for data in content.iter_any():
-            tail = (tail + data)[-_EDGE_BYTES:]
-            await reply.write(data)
-        outcome.usage = dialect.usage_of(first[:_EDGE_BYTES], tail)
-        await reply.end()
+async def _error_of(answer: EngineAnswer) -> bytes:
+    """The body of an error, as far as it matters."""
+    data = b""
+    while len(data) < _ERROR_BYTES and (part := await answer.read()):
+        data += part
+    return data
 
 
 async def _client_left(receive: Receive) -> None:
@@ -364,38 +212,11 @@ def _one_line(news: Waiting) -> str:
     return news.reason
 
 
-def _engine_headers(call: Call, upstream: Upstream) -> list[tuple[str, str]]:
-    return [*call.headers, ("Accept-Encoding", "identity"), *_own_headers(upstream)]
-
-
-def _own_headers(upstream: Upstream) -> list[tuple[str, str]]:
-    if upstream.api_key is None:
-        return []
-    return [("Authorization", f"Bearer {upstream.api_key.reveal()}")]
-
-
-def _passed_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
-    """The engine's headers that a client gets: neither of the connection, nor of its origin."""
-    return [
-        (name, value)
-        for name, value in ((n.lower(), v) for n, v in response.raw_headers)
-        if name not in _NOT_PASSED_BACK and not name.startswith(b"access-control-")
-    ]
-
-
-def _what_happened(error: Exception, first_at: float) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError):
+def _what_happened(error: OSError, first_at: float) -> str:
+    if isinstance(error, ConnectionRefusedError):
         return "does not take connections"
     if isinstance(error, TimeoutError):
-        return f"took no connection within {_CONNECT_TIMEOUT_S:.0f} s"
+        return f"took no connection within {CONNECT_TIMEOUT_S:.0f} s"
+    if not isinstance(error, ConnectionError):
+        return f"cannot be reached ({error.strerror or error})"
     return "broke off the answer" if first_at else "closed the connection without an answer"
-
-
-def make_session() -> aiohttp.ClientSession:
-    """The client towards the engines: no total deadline, because a long prompt is long silence."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, force_close=True),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-    )

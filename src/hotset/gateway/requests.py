@@ -11,27 +11,20 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope
 
 from hotset.core.errors import ClientProblem
+from hotset.gateway.calls import Call
 from hotset.gateway.dialects.base import encode
 from hotset.gateway.dialects.failure import BadRequest
 from hotset.gateway.endpoints import RAW, Endpoint
-from hotset.gateway.pool import Capability, Pool, Reach, ServedModel
-from hotset.gateway.relay import Call
+from hotset.gateway.pool import Capability, Pool, Reach, ServedModel, State
 
-__all__ = [
-    "ClientGone",
-    "make_call",
-    "make_raw_call",
-    "query_of",
-    "read_body",
-    "read_json",
-    "resolve",
-    "split_upstream",
-]
+__all__ = ["CallMaker", "ClientGone", "read_body", "read_json", "resolve"]
 
 _FORM_MODEL = re.compile(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,300})\r\n')
 # Of the client's headers an engine gets these; neither keys nor cookies, and not
 # `X-Conversation-Id`, with which llama.cpp goes on computing after the client has left.
 _PASSED = ("content-type", "accept", "user-agent")
+# Anything like an image: a question about one is answered by a model that sees.
+_IMAGE = re.compile(rb'"(?:image|image_url|input_image)"')
 _WHAT = {
     Capability.CHAT: "chat",
     Capability.EMBEDDING: "make embeddings",
@@ -90,8 +83,11 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON value")
 
 
-def resolve(pool: Pool, name: object) -> ServedModel:
+def resolve(pool: Pool, name: object, *, takes_any_name: bool = False) -> ServedModel:
     """The model that a request means; without a name, the only one or the pool's default.
+
+    Args:
+        takes_any_name: any other name means the only model, too.
 
     Raises:
         BadRequest: no name, and several models; or it is not a text.
@@ -99,124 +95,156 @@ def resolve(pool: Pool, name: object) -> ServedModel:
     """
     if name is not None and not isinstance(name, str):
         raise BadRequest("must be a text", "model")
-    if name:
+    if name and not takes_any_name:
         return pool.resolve(name)
     models = pool.models()
     if len(models) == 1:
         return models[0]
     try:
-        return pool.resolve("")
+        return pool.resolve(name or "")
     except ClientProblem:
+        if name:
+            raise
         known = ", ".join(model.id for model in models) or "none"
         raise BadRequest(
             f"is missing; name one of: {known}", "model", code="model_missing"
         ) from None
 
 
-def make_call(
-    pool: Pool, endpoint: Endpoint, data: bytes, headers: Headers, request_id: str, client: str
-) -> Call:
-    """A checked call.
+class CallMaker:
+    """Turns requests into calls, each route by one of its methods.
 
-    Raises:
-        ClientProblem: it cannot be served as sent.
+    All of them raise ClientProblem for what cannot be served as sent.
     """
-    if endpoint.is_multipart:
-        found = _FORM_MODEL.search(data)
-        name = found[1].decode(errors="replace") if found else None
-        model = resolve(pool, name)
+
+    def __init__(self, pool: Pool, *, takes_any_name: bool) -> None:
+        self._pool = pool
+        self._takes_any_name = takes_any_name
+
+    def _resolve(self, name: object) -> ServedModel:
+        return resolve(self._pool, name, takes_any_name=self._takes_any_name)
+
+    def posted(self, endpoint: Endpoint, scope: Scope, data: bytes) -> Call:
+        """A POST whose body names the model."""
+        headers = Headers(scope=scope)
+        if endpoint.is_multipart:
+            found = _FORM_MODEL.search(data)
+            name = found[1].decode(errors="replace") if found else None
+            model = self._resolve(name)
+            return Call(
+                request_id=scope["hotset.request_id"],
+                endpoint=endpoint,
+                model=model,
+                asked=name or model.id,
+                body=data,
+                headers=_passed(headers),
+                client=_client(scope),
+            )
+        body = read_json(data)
+        model = self._resolve(body.get("model"))
+        self._check_capability(endpoint, model)
+        dialect = endpoint.dialect
+        wants_usage = dialect.wants_usage(body)
+        can_see = Capability.VISION in model.capabilities
+        is_changed = dialect.prepare(body, has_vision=can_see)
+        is_stream = body.get("stream") is True
+        collector = None
+        if not is_stream and not endpoint.is_counting:
+            collector = dialect.collector(body)
+        if collector is not None:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        if is_changed or collector is not None:
+            data = encode(body)
+        other = dialect.rearranged(body)
         return Call(
-            request_id=request_id,
+            request_id=scope["hotset.request_id"],
             endpoint=endpoint,
             model=model,
-            asked=name or model.id,
+            asked=body.get("model") or model.id,
             body=data,
-            headers=_passed(headers),
-            client=client,
+            other_body=None if other is None else encode(other),
+            headers=(("Content-Type", "application/json"),),
+            is_stream=is_stream,
+            collector=collector,
+            wants_usage=wants_usage or collector is not None,
+            has_tools=bool(body.get("tools")) and body.get("tool_choice") != "none",
+            has_images=can_see and _IMAGE.search(data) is not None,
+            client=_client(scope),
         )
-    body = read_json(data)
-    model = resolve(pool, body.get("model"))
-    _check_capability(pool, endpoint, model)
-    dialect = endpoint.dialect
-    wants_usage = dialect.wants_usage(body)
-    has_vision = Capability.VISION in model.capabilities
-    is_changed = dialect.prepare(body, has_vision=has_vision)
-    is_stream = body.get("stream") is True
-    collector = None
-    if not is_stream and not endpoint.is_counting:
-        collector = dialect.collector(body)
-    if collector is not None:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-    if is_changed or collector is not None:
-        data = encode(body)
-    other = dialect.rearranged(body)
-    return Call(
-        request_id=request_id,
-        endpoint=endpoint,
-        model=model,
-        asked=body.get("model") or model.id,
-        body=data,
-        other_body=None if other is None else encode(other),
-        headers=(("Content-Type", "application/json"),),
-        is_stream=is_stream,
-        collector=collector,
-        wants_usage=wants_usage or collector is not None,
-        has_tools=bool(body.get("tools")) and body.get("tool_choice") != "none",
-        client=client,
-    )
 
+    def _check_capability(self, endpoint: Endpoint, model: ServedModel) -> None:
+        needed = endpoint.needs
+        if needed is None or needed in model.capabilities:
+            return
+        able = [m.id for m in self._pool.models() if needed in m.capabilities]
+        others = f"; these can: {', '.join(able)}" if able else "; no served model can"
+        raise BadRequest(
+            f"'{model.id}' cannot {_WHAT[needed]}{others}", "model", code="not_supported"
+        )
 
-def _check_capability(pool: Pool, endpoint: Endpoint, model: ServedModel) -> None:
-    needed = endpoint.needs
-    if needed is None or needed in model.capabilities:
-        return
-    able = [m.id for m in pool.models() if needed in m.capabilities]
-    others = f"; these can: {', '.join(able)}" if able else "; no served model can"
-    raise BadRequest(f"'{model.id}' cannot {_WHAT[needed]}{others}", "model", code="not_supported")
+    def peeked(self, scope: Scope, data: bytes) -> Call:
+        """A look at an engine's own state, with `?model=`; it loads nothing."""
+        query = scope["query_string"].decode("latin-1")
+        model = self._resolve(QueryParams(query).get("model"))
+        if model.state is not State.READY:
+            raise BadRequest(
+                f"'{model.id}' is not loaded, and looking at it does not load it; ask it"
+                " something, or post to /api/load",
+                "model",
+                code="model_not_loaded",
+                http_status=409,
+            )
+        path = _raw_path(scope)
+        return self._raw(model, f"{path}?{query}" if query else path, scope, data)
+
+    def passed(self, scope: Scope, data: bytes) -> Call:
+        """`/upstream/MODEL/PATH`: any path of a model's engine, as it is."""
+        model, target = self._split_upstream(_raw_path(scope).partition("/upstream/")[2])
+        if query := scope["query_string"].decode("latin-1"):
+            target = f"{target}?{query}"
+        return self._raw(model, target, scope, data)
+
+    def _split_upstream(self, path: str) -> tuple[ServedModel, str]:
+        """Model and remaining path; names may have slashes, and the longest one counts."""
+        names = {name: m for m in self._pool.models() for name in (*m.aliases, m.id)}
+        segments = path.split("/")
+        for length in range(len(segments), 0, -1):
+            name = unquote("/".join(segments[:length]))
+            if name in names:
+                return names[name], "/" + "/".join(segments[length:])
+        return self._resolve(unquote(segments[0])), "/" + "/".join(segments[1:])
+
+    def _raw(self, model: ServedModel, target: str, scope: Scope, data: bytes) -> Call:
+        """A call that is passed on as it is. Reading never loads a model, anything else may."""
+        is_reading = scope["method"] in ("GET", "HEAD")
+        return Call(
+            request_id=scope["hotset.request_id"],
+            endpoint=Endpoint(
+                name="upstream",
+                target=target,
+                dialect=RAW,
+                reach=Reach.READY if is_reading else Reach.ANY,
+                is_light=is_reading,
+            ),
+            model=model,
+            asked=model.id,
+            body=data,
+            headers=_passed(Headers(scope=scope)),
+            method=scope["method"],
+            client=_client(scope),
+        )
 
 
 def _passed(headers: Headers) -> tuple[tuple[str, str], ...]:
     return tuple((name, headers[name]) for name in _PASSED if name in headers)
 
 
-def make_raw_call(
-    model: ServedModel, target: str, scope: Scope, data: bytes, request_id: str, client: str
-) -> Call:
-    """A call that is passed on as it is. Reading never loads a model, anything else may."""
-    is_reading = scope["method"] in ("GET", "HEAD")
-    headers = Headers(scope=scope)
-    return Call(
-        request_id=request_id,
-        endpoint=Endpoint(
-            name="upstream",
-            target=target,
-            dialect=RAW,
-            reach=Reach.READY if is_reading else Reach.ANY,
-            is_light=is_reading,
-        ),
-        model=model,
-        asked=model.id,
-        body=data,
-        headers=_passed(headers),
-        method=scope["method"],
-        client=client,
-    )
+def _raw_path(scope: Scope) -> str:
+    """As the client wrote it: decoded, it could hold anything, line breaks too."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.partition(b"?")[0].decode("latin-1")
 
 
-def split_upstream(pool: Pool, path: str) -> tuple[ServedModel, str]:
-    """Model and remaining path of `/upstream/MODEL/PATH`; names may have slashes.
-
-    Raises:
-        ClientProblem: 404.
-    """
-    names = {name: m for m in pool.models() for name in (*m.aliases, m.id)}
-    segments = path.split("/")
-    for length in range(len(segments), 0, -1):
-        name = unquote("/".join(segments[:length]))
-        if name in names:
-            return names[name], "/" + "/".join(segments[length:])
-    return pool.resolve(unquote(segments[0])), "/" + "/".join(segments[1:])
-
-
-def query_of(scope: Scope) -> QueryParams:
-    return QueryParams(scope.get("query_string", b""))
+def _client(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""

@@ -47,7 +47,8 @@ class Scheduler:
     """
 
     def __init__(self, models: Iterable[Model], rules: Rules = _DEFAULT_RULES) -> None:
-        self.models: Mapping[str, Model] = {model.id: model for model in models}
+        self._models = {model.id: model for model in models}
+        self.models: Mapping[str, Model] = self._models
         self.rules = rules
         self.room: Bytes = {}
         self.is_closing = False
@@ -81,7 +82,7 @@ class Scheduler:
         for model in self._in(Phase.READY):
             idle_s = now_s - model.used_s
             if model.is_unloading and not model.running:
-                self._stop(model, now_s, "unloaded by hand")
+                self._stop(model, now_s, model.unload_why)
             elif model.is_idle() and idle_s >= model.stays_idle_s:
                 self._stop(model, now_s, f"left after {idle_s:.0f} s without a request")
 
@@ -103,8 +104,7 @@ class Scheduler:
         if not self.room:
             return
         reserved: Bytes = {}
-        wanted_models = [m for m in self.models.values() if m.waiting and not m.is_in]
-        for wanted in sorted(wanted_models, key=lambda model: min(model.waiting)):
+        for wanted in self._wanted():
             if not (need := self._affordable(wanted)):
                 continue
             soon = minus(self._room_soon(), *(m.held for m in self._staying()), reserved)
@@ -187,6 +187,11 @@ class Scheduler:
         model.enter(Phase.STOPPING, now_s, reason)
         self._orders.append(Stop(model.id, reason, is_forced, is_eviction))
 
+    def _wanted(self) -> list[Model]:
+        """Models that somebody waits for and that are not in memory, the longest awaited first."""
+        wanted = [m for m in self.models.values() if m.waiting and not m.is_in]
+        return sorted(wanted, key=lambda model: min(model.waiting))
+
     def _in(self, phase: Phase) -> list[Model]:
         return [model for model in self.models.values() if model.phase is phase]
 
@@ -208,6 +213,10 @@ class Scheduler:
         """Whether it could be started now without another having to leave."""
         held = (other.held for other in self.models.values())
         return not model.is_in and fits(model.need, minus(self.room, *held))
+
+    def next_in(self) -> Model | None:
+        """The model that will be started next, once there is room for it; None if nobody waits."""
+        return next(iter(self._wanted()), None)
 
     # What happens, in the order of a request's life.
 
@@ -295,6 +304,7 @@ class Scheduler:
     def unload(self, model_id: str, now_s: float, *, is_forced: bool = False) -> None:
         """A user wants it out: after its running requests, or at once with `is_forced`."""
         model = self.models[model_id]
+        model.unload_why = "unloaded by hand"
         if is_forced:
             self._refuse_all(model, MachineProblem(f"{model_id}: was unloaded by hand"))
         if model.phase is Phase.LOADING and not model.waiting:
@@ -303,6 +313,39 @@ class Scheduler:
             model.is_unloading = True
             if is_forced:
                 self._stop(model, now_s, "unloaded by hand", is_forced=True)
+
+    def add(self, model: Model) -> None:
+        """One more model."""
+        self._models[model.id] = model
+
+    def describe(self, model: Model) -> None:
+        """A model is another one from now on: it leaves after its running requests, or once its
+        load has ended, and those that wait for it get the new one.
+
+        Args:
+            model: as it is to be; only what does not change by itself is looked at.
+        """
+        old = self.models[model.id]
+        old.need, old.slots = model.need, model.slots
+        old.ttl_s, old.is_pinned = model.ttl_s, model.is_pinned
+        old.problem, old.retry_s, old.num_failures = None, 0.0, 0
+        if old.phase in (Phase.LOADING, Phase.READY):
+            old.is_unloading, old.unload_why = True, "left because its settings have changed"
+
+    def retire(self, model_id: str) -> None:
+        """A model is not offered any more: it leaves after its running requests."""
+        model = self.models[model_id]
+        self._refuse_all(model, ClientProblem(f"there is no model '{model_id}' any more", 404))
+        if model.phase in (Phase.LOADING, Phase.READY):
+            model.is_unloading, model.unload_why = True, "left because it is not offered any more"
+
+    def forget(self, model_id: str) -> bool:
+        """Drop a model that is out; False while it is not."""
+        model = self.models[model_id]
+        if model.is_in or model.waiting:
+            return False
+        del self._models[model_id]
+        return True
 
     def forgive(self, model_id: str) -> None:
         """A user wants a failed start tried again now."""

@@ -25,6 +25,8 @@ class GatewaySettings:
             always may, because only a name can be pointed elsewhere. "*" allows every name.
         allowed_origins: web pages (`https://chat.example`) that browsers may use the gateway from;
             "*" allows every page.
+        takes_any_name: a name that is no model's means the only one there is, as programs that
+            serve one model have it.
         max_body_bytes, max_header_bytes: of one request.
         headers_after_s: a stream that is still silent then gets its headers, status 200; before
             that, an error can still be a status of its own.
@@ -39,6 +41,7 @@ class GatewaySettings:
     api_keys: tuple[Secret, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    takes_any_name: bool = False
     max_body_bytes: int = 64 * _MIB
     max_header_bytes: int = 64 * 1024
     headers_after_s: float = 1.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,14 @@ from hotset.core.errors import FileProblem
 from hotset.core.units import MIB, format_count
 from hotset.gguf.sniff import SNIFF_BYTES, describe_foreign
 from hotset.gguf.tensors import TensorInfo, aligned, read_tensors
-from hotset.gguf.values import ArrayInfo, MetaValue, TextInfo, find_value, read_metadata
+from hotset.gguf.values import (
+    ArrayInfo,
+    MetaValue,
+    TextInfo,
+    find_value,
+    locate_values,
+    read_metadata,
+)
 from hotset.gguf.window import Window, printable
 
 __all__ = [
@@ -28,6 +35,7 @@ __all__ = [
     "TensorInfo",
     "TextInfo",
     "check_computable",
+    "copy_values",
     "read_architecture",
     "read_header",
 ]
@@ -111,6 +119,23 @@ def read_architecture(path: Path) -> str:
     return value if isinstance(value, str) else ""
 
 
+def copy_values(path: Path, is_wanted: Callable[[str], bool]) -> dict[str, tuple[MetaValue, bytes]]:
+    """Some of the metadata as `read_header` gives it, and as it stands in the file, type first.
+
+    Raises:
+        FileProblem: as `read_header` does, for the metadata.
+    """
+    found: dict[str, tuple[MetaValue, bytes]] = {}
+    with _open(path) as fd:
+        window = _window_of(fd, path)
+        _read_version(window)
+        _, n_keys = window.unpack(_COUNTS)
+        for key, value, start, end in locate_values(window, n_keys):
+            if is_wanted(key):
+                found[key] = value, os.pread(fd, end - start, start)
+    return found
+
+
 def check_computable(header: Header) -> None:
     """Refuse what would crash or stop the engine although the file is sound.
 
@@ -139,12 +164,22 @@ def check_computable(header: Header) -> None:
 
 
 @contextmanager
-def _window(path: Path) -> Iterator[Window]:
+def _open(path: Path) -> Iterator[int]:
     fd = _open_regular(path)
     try:
-        yield Window(fd, os.fstat(fd).st_size, printable(path.name))
+        yield fd
     finally:
         os.close(fd)
+
+
+def _window_of(fd: int, path: Path) -> Window:
+    return Window(fd, os.fstat(fd).st_size, printable(path.name))
+
+
+@contextmanager
+def _window(path: Path) -> Iterator[Window]:
+    with _open(path) as fd:
+        yield _window_of(fd, path)
 
 
 def _open_regular(path: Path) -> int:

@@ -10,7 +10,15 @@ from typing import TypeAlias
 from hotset.core.units import MIB, format_count
 from hotset.gguf.window import Window, printable
 
-__all__ = ["ArrayInfo", "MetaValue", "Scalar", "TextInfo", "find_value", "read_metadata"]
+__all__ = [
+    "ArrayInfo",
+    "MetaValue",
+    "Scalar",
+    "TextInfo",
+    "find_value",
+    "locate_values",
+    "read_metadata",
+]
 
 KEEP_TEXT_BYTES = 4096
 """Text up to this size is kept unasked; chat templates are longer."""
@@ -56,6 +64,7 @@ _TYPE_NAMES = {
     11: "i64",
     12: "f64",
 }
+_LENGTH_BYTES = 8
 _MIN_ENTRY_BYTES = 14  # key length, one letter, type, one byte
 _TYPE = struct.Struct("<I")
 _ARRAY_HEAD = struct.Struct("<IQ")
@@ -101,6 +110,20 @@ def find_value(window: Window, count: int, key: str) -> MetaValue | None:
         FileProblem: as `read_metadata` does, for what comes before it.
     """
     return next((v for k, v in _Reader(window, frozenset()).pairs(count) if k == key), None)
+
+
+def locate_values(window: Window, count: int) -> Iterator[tuple[str, MetaValue, int, int]]:
+    """The same pairs with where each value begins, its type included, and where it ends: bytes from
+    the file's start.
+
+    Raises:
+        FileProblem: as `read_metadata` does.
+    """
+    start = window.offset_bytes
+    for key, value in _Reader(window, frozenset()).pairs(count):
+        end = window.offset_bytes
+        yield key, value, start + _LENGTH_BYTES + len(key.encode()), end
+        start = end
 
 
 class _Reader:

@@ -11,9 +11,10 @@ from types import MappingProxyType
 from hotset.core.errors import ConfigProblem
 from hotset.store.locate import NativeStore
 
-__all__ = ["BUFFER_TYPE", "EXPERT_TENSORS", "ChildSettings", "child_settings"]
+__all__ = ["BUFFER_TYPE", "EXPERT_TENSORS", "RAM_BYTES", "ChildSettings", "child_settings"]
 
 BUFFER_TYPE = "HOTSET"
+RAM_BYTES = "HOTSET_RAM_BYTES"
 # Expert matrices, split or fused; not their biases, which the engine adds itself.
 EXPERT_TENSORS = r"\.ffn_(gate|up|down|gate_up)_exps\.weight"
 # Linux takes no longer string into a new process, its name and its end included
@@ -72,7 +73,7 @@ def child_settings(
         "LD_PRELOAD": str(native.preload),
         "HOTSET_NO_PREFETCH": listed,
         "HOTSET_READ_FIRST": _as_text(read_first),
-        "HOTSET_RAM_BYTES": str(ram_bytes),
+        RAM_BYTES: str(ram_bytes),
     }
     if counters is not None:
         environment["HOTSET_TELEMETRY"] = str(counters)

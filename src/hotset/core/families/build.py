@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hotset.core.errors import FileProblem
-from hotset.core.families.caches import block_caches
+from hotset.core.families.caches import Caches, block_caches
 from hotset.core.families.metadata import MAX_BLOCKS, Metadata
+from hotset.core.families.rules import Family, Indexer
 from hotset.core.families.table import family_named
-from hotset.core.modelspec import Experts, LayerSpec, ModelSpec, Role
+from hotset.core.families.working import BlockShapes, short_name, working_of
+from hotset.core.modelspec import CacheKind, Experts, LayerSpec, ModelSpec, Role, Selection, Working
 from hotset.core.roles import place_tensor
 from hotset.core.tensortypes import TensorType
 
@@ -20,6 +22,7 @@ __all__ = ["TensorFacts", "build_model_spec"]
 
 _MAX_EXPERTS = 1024  # LLAMA_MAX_EXPERTS in llama.cpp src/llama-hparams.h
 _MAX_NAME_CHARACTERS = 64
+_SELECTION_ROWS = 4  # indices and weights of the selected cells, in several forms
 
 
 class TensorFacts(Protocol):
@@ -45,13 +48,14 @@ class _Weights:
     by_block: list[Counter[Role]]
     by_role: Counter[Role] = field(default_factory=Counter)
     by_type: Counter[str] = field(default_factory=Counter)
-    activation_elements: int = 0
+    shapes: list[BlockShapes] = field(default_factory=list)
+    shapes_outside: BlockShapes = field(default_factory=dict)
     token_embedding_bytes: int = 0
     n_vocab: int = 0
     has_output: bool = False
     is_fused: bool = False
     is_per_expert: bool = False
-    largest_expert_bytes: int = 0
+    expert_tensor_bytes: set[int] = field(default_factory=set)
 
 
 def build_model_spec(
@@ -80,7 +84,7 @@ def build_model_spec(
     n_mtp = meta.number("nextn_predict_layers", 0, high=n_all)
     n_layers = n_all - n_mtp
     n_used = _experts_used(meta, n_all)
-    weights = _weigh(meta, tensors, n_all, n_layers, n_used)
+    weights = _weigh(meta, tensors, n_all, n_layers)
     caches = block_caches(family, meta, n_all, n_layers)
     rule = family.recurrent if family else None
     return ModelSpec(
@@ -117,16 +121,17 @@ def build_model_spec(
         k_head_elements=caches.k_head_elements,
         v_head_elements=caches.v_head_elements,
         n_heads=caches.n_heads,
-        activation_elements=weights.activation_elements,
+        working=_working(meta, weights, caches, family, n_used, n_layers),
         tied_output_bytes=0 if weights.has_output else weights.token_embedding_bytes,
+        is_output_made_first=family is not None and family.has_output_first,
         can_roll_back_state=rule is not None and rule.can_roll_back,
     )
 
 
-def _weigh(
-    meta: Metadata, tensors: Iterable[TensorFacts], n_all: int, n_layers: int, n_used: int
-) -> _Weights:
-    weights = _Weights(by_block=[Counter() for _ in range(n_all)])
+def _weigh(meta: Metadata, tensors: Iterable[TensorFacts], n_all: int, n_layers: int) -> _Weights:
+    weights = _Weights(
+        by_block=[Counter() for _ in range(n_all)], shapes=[{} for _ in range(n_all)]
+    )
     for tensor in tensors:
         place = place_tensor(tensor.name, n_layers)
         weights.by_role[place.role] += tensor.n_bytes
@@ -143,10 +148,9 @@ def _weigh(
         weights.is_per_expert |= place.is_single_expert
         is_each = place.role is Role.ROUTED_EXPERTS
         if is_each:
-            weights.largest_expert_bytes = max(weights.largest_expert_bytes, tensor.n_bytes)
+            weights.expert_tensor_bytes.add(tensor.n_bytes)
         if len(tensor.dims) > 1:
-            row = tensor.dims[1] * (n_used if is_each else 1)
-            weights.activation_elements = max(weights.activation_elements, row)
+            _note_shape(weights.shapes[place.block], tensor, tensor.name.split(".", 2)[2])
     if not any(weights.by_block):
         raise FileProblem(
             f"{meta.source}: has no tensors of any block, only a vocabulary; get the file with "
@@ -155,12 +159,56 @@ def _weigh(
     return weights
 
 
+def _note_shape(shapes: BlockShapes, tensor: TensorFacts, name: str) -> None:
+    short = short_name(name)
+    if short:
+        shapes[short] = tensor.dims
+
+
 def _note_outside(weights: _Weights, tensor: TensorFacts) -> None:
+    if len(tensor.dims) > 1:
+        _note_shape(weights.shapes_outside, tensor, tensor.name)
     if tensor.name == "token_embd.weight":
         weights.token_embedding_bytes = tensor.n_bytes
         weights.n_vocab = math.prod(tensor.dims[1:])
     elif tensor.name == "output.weight":
         weights.has_output = True
+
+
+def _working(
+    meta: Metadata,
+    weights: _Weights,
+    caches: Caches,
+    family: Family | None,
+    n_used: int,
+    n_layers: int,
+) -> Working:
+    queries = {
+        i: block.k_elements * caches.n_heads
+        for i, block in enumerate(caches.blocks)
+        if block.cache is CacheKind.LATENT
+    }
+    return working_of(
+        weights.shapes[:n_layers],
+        weights.shapes_outside,
+        n_embd=meta.number("embedding_length", low=1),
+        n_used=n_used,
+        n_streams=meta.number("hyper_connection.count", 1),
+        queries=queries,
+        selection=_selection(meta, caches, family),
+    )
+
+
+def _selection(meta: Metadata, caches: Caches, family: Family | None) -> Selection:
+    """Of qwen4exp as its graph shows (build_qsa_sel in src/models/qwen4exp.cpp): a mask with room
+    for the selected cells, its sum with the causal one, and a score of every fourth cell. The
+    other indexers score every cell, and sort the scores; none of them has been compared.
+    """
+    if family is None or not any(block.indexer_elements for block in caches.blocks):
+        return Selection()
+    score_bytes = 1 if family.indexer is Indexer.POOLED else 8
+    n_selected = meta.number("attention.indexer.top_k", 0)
+    return Selection(_SELECTION_ROWS * n_selected, masks=2, score_bytes=score_bytes)
 
 
 def _experts_used(meta: Metadata, n_all: int) -> int:
@@ -176,6 +224,7 @@ def _experts(meta: Metadata, weights: _Weights, n_used: int) -> Experts | None:
     layers = tuple(i for i, roles in enumerate(weights.by_block) if Role.ROUTED_EXPERTS in roles)
     if not layers:
         return None
+    largest, second = sorted((*weights.expert_tensor_bytes, 0), reverse=True)[:2]
     return Experts(
         count=meta.number("expert_count", low=1, high=_MAX_EXPERTS),
         used=n_used,
@@ -183,7 +232,8 @@ def _experts(meta: Metadata, weights: _Weights, n_used: int) -> Experts | None:
         n_bytes=weights.by_role[Role.ROUTED_EXPERTS],
         is_fused=weights.is_fused,
         is_per_expert_file=weights.is_per_expert,
-        largest_tensor_bytes=weights.largest_expert_bytes,
+        largest_tensor_bytes=largest,
+        second_tensor_bytes=second,
     )
 
 

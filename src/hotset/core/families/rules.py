@@ -111,6 +111,8 @@ class Family:
         indexer: None without a sparse-attention indexer.
         kv_blocks: the blocks behind the first so many use the KV of earlier ones; 0 for none.
         has_shared_kv_key: ``attention.shared_kv_layers`` says how many blocks at the end do so.
+        has_output_first: the engine makes the output before the token embedding, and so, where
+            the two are one matrix, allocates it twice even in one place.
         has_conv_history: a block named in ``ple.layers`` keeps a convolution's history, too.
         oddities: what else is worth knowing, one sentence each.
     """
@@ -122,5 +124,6 @@ class Family:
     indexer: Indexer | None = None
     kv_blocks: int = 0
     has_shared_kv_key: bool = False
+    has_output_first: bool = False
     has_conv_history: bool = False
     oddities: tuple[str, ...] = ()

@@ -124,12 +124,14 @@ _WINDOWED = (
     Family(("gemma3",), window=Window(period=6, default_tokens=0)),
     Family(
         ("gemma3n",),
+        has_output_first=True,
         window=Window(period=5),
         kv_blocks=20,
         oddities=("Blocks from the 21st on use the KV of blocks 19 and 20.",),
     ),
     Family(
         ("gemma4",),
+        has_output_first=True,
         window=Window(period=None),
         has_shared_kv_key=True,
         oddities=("Experts' gate and up may be one tensor; a dense FFN works beside them.",),

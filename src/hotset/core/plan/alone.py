@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from hotset.core.compute import compute_bytes_estimate, largest_context
 from hotset.core.errors import MachineProblem
+from hotset.core.experience import RAM
 from hotset.core.machine import Machine
 from hotset.core.memory import (
     CONTEXT_STEP_TOKENS,
+    CacheSettings,
     cache_bytes,
-    compute_bytes_estimate,
-    largest_context,
 )
 from hotset.core.modelspec import Experts, ModelSpec
 from hotset.core.placement import Placement, Projector, ProjectorPlace
@@ -36,6 +37,7 @@ from hotset.core.plan.common import (
     whole_steps,
 )
 from hotset.core.plan.rating import rate_alone
+from hotset.core.plan.shape import ram_shape
 from hotset.core.plan.types import ENGINE_BYTES, Footprint, Plan, Wishes
 from hotset.core.speed import HostExperts, HostTier
 from hotset.core.units import GIB, MIB, format_bytes, format_count
@@ -87,10 +89,12 @@ def _plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
     reasons: list[str] = []
 
     context = whole_steps(wishes.context_tokens or trained)
-    kv_type = _first_fitting(spec, wishes, ladder, context, room)
+    kv_type = _first_fitting(spec, machine, wishes, ladder, context, room)
     if kv_type is None and wishes.context_tokens:
         # The user's word is law as far as the machine can follow; the weights give way.
-        kv_type = _first_fitting(spec, wishes, ladder, context, machine.ram_available_bytes)
+        kv_type = _first_fitting(
+            spec, machine, wishes, ladder, context, machine.ram_available_bytes
+        )
         if kv_type is None:
             raise MachineProblem(_does_not_fit(spec, machine, wishes, ladder[0], context))
     elif kv_type is None:
@@ -115,16 +119,21 @@ def _plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
 def _room_bytes(spec: ModelSpec, machine: Machine, wishes: Wishes, kv_type: str) -> int:
     """RAM for what is not weights: what they leave, or a part where they do not fit anyway."""
     left = machine.ram_available_bytes - spec.trunk_bytes
-    if left >= _fixed_bytes(spec, wishes, kv_type, LEAST_CONTEXT_TOKENS):
+    if left >= _fixed_bytes(spec, machine, wishes, kv_type, LEAST_CONTEXT_TOKENS):
         return left
     return machine.ram_available_bytes // _CACHE_SHARE
 
 
 def _first_fitting(
-    spec: ModelSpec, wishes: Wishes, ladder: tuple[str, ...], context: int, room_bytes: int
+    spec: ModelSpec,
+    machine: Machine,
+    wishes: Wishes,
+    ladder: tuple[str, ...],
+    context: int,
+    room_bytes: int,
 ) -> str | None:
-    fitting = (kv for kv in ladder if _fixed_bytes(spec, wishes, kv, context) <= room_bytes)
-    return next(fitting, None)
+    fixed = ((kv, _fixed_bytes(spec, machine, wishes, kv, context)) for kv in ladder)
+    return next((kv for kv, n_bytes in fixed if n_bytes <= room_bytes), None)
 
 
 def _finish(
@@ -136,7 +145,7 @@ def _finish(
     reasons: list[str],
 ) -> Plan:
     settings = cache_settings(wishes, kv_type, context, default_ubatch(wishes))
-    fixed = _fixed_bytes(spec, wishes, kv_type, context)
+    fixed = _fixed_bytes(spec, machine, wishes, kv_type, context)
     left = machine.ram_available_bytes - fixed - spec.trunk_bytes
     prompt_cache = prompt_cache_mib(wishes, left)
     is_larger = left < 0
@@ -169,13 +178,14 @@ def _finish(
             weights_bytes=spec.trunk_bytes - (_expert_bytes(spec) if expert_cache else 0),
             expert_cache_bytes=expert_cache,
             cache_bytes=cache_bytes(spec, settings).total,
-            compute_bytes=compute_bytes_estimate(spec, settings),
+            compute_bytes=_compute_bytes(spec, machine, settings),
             prompt_cache_bytes=prompt_cache * MIB,
         ),
         is_larger_than_ram=is_larger,
         is_repacked=not is_larger,
         reasons=tuple(reasons),
         speed=rate_alone(spec, machine, settings, host, threads),
+        host=host,
     )
 
 
@@ -201,10 +211,17 @@ def _expert_cache_bytes(spec: ModelSpec, experts: Experts, machine: Machine, fix
     return cache
 
 
-def _fixed_bytes(spec: ModelSpec, wishes: Wishes, kv_type: str, context: int) -> int:
+def _fixed_bytes(
+    spec: ModelSpec, machine: Machine, wishes: Wishes, kv_type: str, context: int
+) -> int:
     settings = cache_settings(wishes, kv_type, context, default_ubatch(wishes))
     caches = cache_bytes(spec, settings).total
-    return caches + compute_bytes_estimate(spec, settings) + ENGINE_BYTES
+    return caches + _compute_bytes(spec, machine, settings) + ENGINE_BYTES
+
+
+def _compute_bytes(spec: ModelSpec, machine: Machine, settings: CacheSettings) -> int:
+    estimate = compute_bytes_estimate(spec, settings)
+    return machine.experience.compute(RAM, ram_shape(settings, is_alone=True), estimate)
 
 
 def _largest(spec: ModelSpec, wishes: Wishes, kv_type: str, budget_bytes: int) -> int:
@@ -219,12 +236,12 @@ def _does_not_fit(
     spec: ModelSpec, machine: Machine, wishes: Wishes, kv_type: str, context: int
 ) -> str:
     """The message: what is needed, what there is, and the ways out with their numbers."""
-    need = _fixed_bytes(spec, wishes, kv_type, context)
+    need = _fixed_bytes(spec, machine, wishes, kv_type, context)
     have = machine.ram_available_bytes
     ways = []
     unasked = replace(wishes, kv_type=None)
     if kv_type != KV_LADDER[-1] and KV_LADDER[-1] in kv_ladder(spec, unasked):
-        smaller = _fixed_bytes(spec, wishes, KV_LADDER[-1], context)
+        smaller = _fixed_bytes(spec, machine, wishes, KV_LADDER[-1], context)
         if smaller <= have:
             ways.append(f"--kv {KV_LADDER[-1]} needs {format_bytes(smaller)}")
     largest = _largest(spec, wishes, kv_type, have)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hotset.core.memory import cache_bytes, compute_bytes_estimate, context_cells
+from hotset.core.compute import compute_bytes_estimate
+from hotset.core.memory import cache_bytes, context_cells
 from hotset.core.modelspec import ModelSpec
 from hotset.core.parts import split_model
 from hotset.core.placement import DeviceBytes
 from hotset.core.plan.common import cache_settings
 from hotset.core.plan.rating import nominal_depth
-from hotset.core.plan.types import Plan, Wishes
-from hotset.core.speed import Term, total_s
+from hotset.core.plan.types import Plan, Speed, Wishes
+from hotset.core.speed import Estimate, Term, total_s
 from hotset.core.units import MIB, format_bytes, format_count
 
 __all__ = ["explain"]
@@ -55,10 +56,20 @@ def explain(spec: ModelSpec, plan: Plan) -> Iterator[str]:
     depth = format_count(nominal_depth(settings))
     yield f"time of one token, {depth} tokens into the context"
     yield from _time_lines(plan.speed.decode_terms)
+    yield from _measured_lines(plan.speed, plan.speed.decode, 1)
     if spec.experts:
         yield f"hit rates of caches of experts: {spec.hits.source}"
     yield f"time of a batch of {format_count(plan.ubatch_tokens)} prompt tokens"
     yield from _time_lines(plan.speed.prefill_terms)
+    yield from _measured_lines(plan.speed, plan.speed.prefill, plan.ubatch_tokens)
+
+
+def _measured_lines(speed: Speed, rate: Estimate, num_tokens: int) -> Iterator[str]:
+    """What answers on this machine make of the sum."""
+    if speed.num_answers or speed.num_models:
+        by = f"{speed.num_answers} answers" if speed.num_answers else f"{speed.num_models} models"
+        taken = f"{num_tokens / rate.likely * 1e3:>10.2f} ms"
+        yield f"  {'as measured':<34}{taken}  by {by} on this machine"
 
 
 def _device_lines(taken: DeviceBytes, units: range, output_unit: int) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from hotset.core.machine import Gpu, Machine
-from hotset.core.memory import CONTEXT_STEP_TOKENS, CacheSettings, compute_bytes_estimate
+from hotset.core.experience import RAM
+from hotset.core.machine import Backend, Gpu, Machine
+from hotset.core.memory import CONTEXT_STEP_TOKENS, CacheSettings
 from hotset.core.modelspec import ModelSpec
-from hotset.core.parts import CacheUnits, cache_units, split_model
+from hotset.core.parts import CacheUnits, Staging, cache_units, split_model
 from hotset.core.placement import (
     DeviceBytes,
     Placement,
@@ -18,12 +19,14 @@ from hotset.core.placement import (
     default_reserve_bytes,
     device_bytes,
     device_compute_bytes,
+    host_compute_bytes,
     overhead_bytes,
     ram_weights,
 )
 from hotset.core.plan.common import STORE_BYTES, cache_settings, default_threads
 from hotset.core.plan.deal import Deal, Dealer
 from hotset.core.plan.rating import mean_depth, nominal_depth, rate
+from hotset.core.plan.shape import device_shape, ram_shape
 from hotset.core.plan.types import ENGINE_BYTES, Speed, Wishes
 from hotset.core.speed import HostExperts, HostTier, speed_model
 from hotset.core.units import MIB
@@ -208,21 +211,31 @@ class Search:
         gpu = self._machine.devices[index]
         room = self._budget(gpu)
         if gpu.shares_ram:
-            beside = compute_bytes_estimate(self._spec, settings) + self._parts.ram_bytes
+            beside = self._ram_compute(settings, ()) + self._parts.ram_bytes
             room = min(room, self._machine.ram_available_bytes - beside - ENGINE_BYTES)
-        room -= overhead_bytes(gpu) + self._compute(settings, gpu, is_hosted=is_hosted)
+        room -= self._overhead(gpu) + self._compute(settings, gpu, is_hosted=is_hosted)
         if index == 0 and place is ProjectorPlace.DEVICE and self._projector:
             room -= self._projector.total_bytes
         return room
 
     def _compute(self, settings: CacheSettings, gpu: Gpu, *, is_hosted: bool) -> int:
-        return device_compute_bytes(
+        estimate = device_compute_bytes(
             self._spec,
             settings,
             gpu.backend,
-            staging_bytes=self._parts.staging_bytes if is_hosted else 0,
+            staging=self._parts.staging if is_hosted else Staging(),
             is_pipelined=len(self._machine.devices) > 1 and not is_hosted,
         )
+        shape = device_shape(settings, is_hosted=is_hosted)
+        return self._machine.experience.compute(gpu.engine_name, shape, estimate)
+
+    def _ram_compute(self, settings: CacheSettings, backends: Collection[Backend | None]) -> int:
+        shape = ram_shape(settings, is_alone=False)
+        estimate = host_compute_bytes(self._spec, settings, backends)
+        return self._machine.experience.compute(RAM, shape, estimate)
+
+    def _overhead(self, gpu: Gpu) -> int:
+        return self._machine.experience.overhead(gpu.engine_name, overhead_bytes(gpu))
 
     def _candidate(
         self,
@@ -243,6 +256,10 @@ class Search:
             )
             for index, gpu in enumerate(self._machine.devices)
         )  # fmt: skip
+        devices = tuple(
+            replace(taken, overhead_bytes=self._overhead(gpu)) if taken.overhead_bytes else taken
+            for taken, gpu in zip(devices, self._machine.devices, strict=True)
+        )
         shared = sum(
             taken.total_bytes
             for taken, gpu in zip(devices, self._machine.devices, strict=True)
@@ -250,7 +267,9 @@ class Search:
         )
         first = self._parts.n_units - placement.n_offloaded
         host_cache = sum(caches.n_bytes[:first])
-        compute = compute_bytes_estimate(self._spec, settings)
+        used = zip(self._machine.devices, placement.units, strict=False)
+        backends = {gpu.backend for gpu, n_units in used if n_units}
+        compute = self._ram_compute(settings, backends)
         projector_ram = 0
         if self._projector and placement.projector is ProjectorPlace.RAM:
             projector_ram = self._projector.total_bytes

@@ -19,6 +19,7 @@ from hotset.core.plan.common import (
     trained_context,
     whole_steps,
 )
+from hotset.core.plan.pace import paced
 from hotset.core.plan.search import Candidate, Search
 from hotset.core.plan.types import Footprint, Plan, Wishes
 from hotset.core.speed import HostTier
@@ -47,6 +48,11 @@ def make_plan(
         available = min(wishes.ram_bytes, machine.ram_available_bytes)
         machine = replace(machine, ram_available_bytes=available)
     _check_cpu_moe(spec, machine, wishes)
+    return paced(spec, machine, _solved(spec, machine, wishes, projector))
+
+
+def _solved(spec: ModelSpec, machine: Machine, wishes: Wishes, projector: Projector | None) -> Plan:
+    """The plan with speeds as the model has them."""
     if not machine.devices:
         return plan_alone(spec, machine, wishes, projector)
     search = Search(spec, machine, wishes, projector)
@@ -153,6 +159,7 @@ def _finish(
         reasons=tuple(reasons),
         speed=best.speed,
         placement=placement,
+        host=host,
         load_mode="none" if host.is_pinned else "mmap",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hotset.core.placement import DeviceBytes, Placement
-from hotset.core.speed import Estimate, Term
+from hotset.core.speed import Estimate, HostExperts, Term
 from hotset.core.units import MIB
 
 __all__ = ["ENGINE_BYTES", "Footprint", "Plan", "Speed", "Wishes"]
@@ -91,6 +91,8 @@ class Speed:
         decode_terms: make the time of one token written.
         prefill_terms: make the time of one batch of a prompt.
         assumed: figures of the machine that nobody has measured.
+        num_answers: of this model on this machine, by which the rates are corrected.
+        num_models: that have run here and correct them, where this one has not.
     """
 
     decode: Estimate
@@ -99,6 +101,8 @@ class Speed:
     decode_terms: tuple[Term, ...] = ()
     prefill_terms: tuple[Term, ...] = ()
     assumed: tuple[str, ...] = ()
+    num_answers: int = 0
+    num_models: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +111,7 @@ class Plan:
 
     Attributes:
         placement: what is on which device; empty where no device is used.
+        host: what holds the experts that no device has.
         load_mode: "mmap", or "none": the weights in RAM are read into memory that a card can copy
             from at full speed.
         is_larger_than_ram: the weights do not fit beside the fixed part; parts of the file are
@@ -130,6 +135,7 @@ class Plan:
     reasons: tuple[str, ...]
     speed: Speed
     placement: Placement = field(default_factory=Placement)
+    host: HostExperts = field(default_factory=HostExperts)
     load_mode: str = "mmap"
 
     @property

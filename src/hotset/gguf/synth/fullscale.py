@@ -127,7 +127,9 @@ MIXES: Mapping[str, Mix] = {
 """Type mixes in the manner of llama.cpp's quantizer, without its exceptions for single layers."""
 
 
-def write_fullscale(model: str, path: Path, *, mix: str = "Q4_K_M") -> Path:
+def write_fullscale(
+    model: str, path: Path, *, mix: str = "Q4_K_M", n_vocab: int | None = None
+) -> Path:
     """Write `model`'s header, with all of its data as one hole.
 
     The file loads like the real one and computes nothing sensible: it is for memory plans.
@@ -136,6 +138,7 @@ def write_fullscale(model: str, path: Path, *, mix: str = "Q4_K_M") -> Path:
         model: a key of `REAL_MODELS`.
         path: where.
         mix: a key of `MIXES`.
+        n_vocab: another size of the vocabulary, for devices that refuse large matrices.
 
     Returns:
         `path`.
@@ -144,11 +147,11 @@ def write_fullscale(model: str, path: Path, *, mix: str = "Q4_K_M") -> Path:
         ConfigProblem: an unknown model or mix.
         MachineProblem: the file cannot be written.
     """
-    real, plan = _planned(model, mix)
+    real, plan = _planned(model, mix, n_vocab)
     metadata: dict[str, Value] = {
         **plan.metadata,
         "general.name": real.name,
-        **make_vocabulary(real.dims.n_vocab).metadata(pre=real.pre),
+        **make_vocabulary(n_vocab or real.dims.n_vocab).metadata(pre=real.pre),
     }
     write_gguf(path, metadata, [TensorEntry(t.name, t.shape, t.type) for t in plan.tensors])
     return path
@@ -183,10 +186,11 @@ def _as_read(value: Value) -> object:
     return plain if isinstance(plain, str) or not isinstance(plain, Sequence) else tuple(plain)
 
 
-def _planned(model: str, mix: str) -> tuple[RealModel, ModelPlan]:
+def _planned(model: str, mix: str, n_vocab: int | None = None) -> tuple[RealModel, ModelPlan]:
     if model not in REAL_MODELS:
         raise ConfigProblem(f"model '{model}': unknown; known are {', '.join(REAL_MODELS)}")
     if mix not in MIXES:
         raise ConfigProblem(f"mix '{mix}': unknown; known are {', '.join(MIXES)}")
     real = REAL_MODELS[model]
-    return real, FAMILIES[real.family].plan(real.dims, MIXES[mix])
+    dims = replace(real.dims, n_vocab=n_vocab) if n_vocab else real.dims
+    return real, FAMILIES[real.family].plan(dims, MIXES[mix])

@@ -23,6 +23,7 @@ from hotset.core.tensortypes import TensorType
 __all__ = [
     "DEFAULT_ALIGNMENT",
     "Chunk",
+    "Encoded",
     "Scalar",
     "TensorEntry",
     "Typed",
@@ -80,7 +81,14 @@ class Typed:
     value: Scalar | Sequence[Scalar]
 
 
-Value = Scalar | Sequence[Scalar] | Typed
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A value as it stands in another file, its type first."""
+
+    raw: bytes
+
+
+Value = Scalar | Sequence[Scalar] | Typed | Encoded
 """Without `Typed`: bool, UINT32, FLOAT32, string, or an array of what its first element is."""
 
 
@@ -236,6 +244,8 @@ def _string(text: str) -> bytes:
 
 
 def _encode(value: Value) -> bytes:
+    if isinstance(value, Encoded):
+        return value.raw
     typed = value if isinstance(value, Typed) else Typed(_natural_type(value), value)
     content = typed.value
     if isinstance(content, str) or not isinstance(content, Sequence):
