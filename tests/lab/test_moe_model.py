@@ -126,10 +126,10 @@ def test_the_engine_computes_what_the_quality_is_measured_on(smollm2_moe: Path) 
         return logits[np.arange(len(rows)), answer.tokens]
 
     theirs = np.array(answer.logprobs)[:, 0]  # the likeliest is what it took
-    ours = np.abs(logprobs(RECIPE.num_used) - theirs).mean()
-    # The engine rounds what goes into a product; with other experts it is no rounding any more.
-    assert ours < 0.1
-    assert ours < np.abs(logprobs(RECIPE.num_used // 2) - theirs).mean() / 3
+    ours, fewer = (np.abs(logprobs(num_used) - theirs).mean() for num_used in (RECIPE.num_used, 8))
+    # The engine rounds what goes into a product, and so takes another expert here and there.
+    assert ours < 0.2
+    assert ours < fewer / 2
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6])
