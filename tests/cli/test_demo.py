@@ -10,6 +10,7 @@ import pytest
 
 from clikit import RECORD, assert_refused, environment, files_below, hotset
 from hotset.core.errors import EngineProblem
+from hotset.lab.moe.convert import RECIPE
 from hotset.store import find_native
 
 
@@ -53,7 +54,7 @@ def test_the_demo_answers_with_experts_in_less_memory_than_they_take(
     assert ended.code == 0, ended.err
     assert ended.out.partition("\n")[2].strip()
     notes = ended.err_lines
-    assert " 24 experts, 12 used" in notes[0]
+    assert f" {RECIPE.num_experts} experts, {RECIPE.num_used} used" in notes[0]
     assert re.search(r"experts \d+ % from RAM, \d+ % from disk", ended.err.replace("%", " %"))
     (counted,) = (line for line in notes if line.startswith("experts asked for: "))
     asked, hits, misses = (

@@ -160,7 +160,9 @@ def mib_of(lines: list[str], name: str) -> float:
 
 
 def test_the_sums_that_are_explained_are_those_of_the_plan() -> None:
+    dense = spec_of("llama", small(), [tensor("blk.0.ffn_up.weight", 64, 64)])
     for spec, machine in (
+        (dense, computer(ram_gib=12)),
         (QWEN, computer(card(16))),
         (real_model("gpt-oss-20b"), computer(card(8), card(8, name="CUDA1"))),
         (real_model("glm-4.7-flash"), computer(integrated(16))),
@@ -179,5 +181,7 @@ def test_the_sums_that_are_explained_are_those_of_the_plan() -> None:
         assert together[1] == pytest.approx(
             1000 * plan.ubatch_tokens / plan.speed.prefill.likely, abs=0.01
         )
+        named = [line.partition(": ")[2] for line in lines if line.startswith("hit rates of")]
+        assert named == ([spec.hits.source] if spec.experts else [])
         for taken in plan.footprint.devices:
             assert any(line.startswith(taken.device) for line in lines)
