@@ -267,8 +267,8 @@ class Search:
         )
         first = self._parts.n_units - placement.n_offloaded
         host_cache = sum(caches.n_bytes[:first])
-        used = zip(self._machine.devices, placement.units, strict=False)
-        backends = {gpu.backend for gpu, n_units in used if n_units}
+        # Of all devices, used or not: a device that grows until it is used must not cost RAM.
+        backends = {gpu.backend for gpu in self._machine.devices if placement.n_offloaded}
         compute = self._ram_compute(settings, backends)
         projector_ram = 0
         if self._projector and placement.projector is ProjectorPlace.RAM:
