@@ -6,15 +6,14 @@ processor is not used. The file can be deleted at any time; a damaged one is ign
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hotset.core.units import GIB
 from hotset.probe.cpu import Cpu
+from hotset.probe.keeping import write_whole
 from hotset.probe.sysfs import read_text
 
 __all__ = ["DiskFact", "Measured", "RamFact", "load_measured", "ram_identity", "save_measured"]
@@ -111,16 +110,9 @@ def save_measured(file: Path, measured: Measured) -> str:
         "ram": asdict(measured.ram) if measured.ram else None,
         "disks": {name: asdict(disk) for name, disk in measured.disks.items()},
     }
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            unfinished.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-            unfinished.replace(file)
-        except OSError:
-            with contextlib.suppress(OSError):
-                unfinished.unlink()
-            raise
+        write_whole(file, json.dumps(data, indent=1) + "\n")
     except OSError as error:
         return f"{file} cannot be written ({error.strerror})"
     return ""

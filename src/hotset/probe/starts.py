@@ -10,7 +10,6 @@ Several processes may write: each reads, changes and replaces the file under a l
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -23,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from hotset.core.experience import Experience, Paces, pace_of
+from hotset.probe.keeping import write_whole
 
 __all__ = [
     "Answers",
@@ -239,14 +239,7 @@ def _write(file: Path, kept: Kept) -> None:
         "starts": starts[-_MOST_RECORDS:],
         "answers": [asdict(answers) for answers in kept.answers.values()][-_MOST_RECORDS:],
     }
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        unfinished.replace(file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
-        raise
+    write_whole(file, json.dumps(data, indent=1) + "\n")
 
 
 def _read(file: Path) -> Kept:

@@ -50,7 +50,6 @@ class Candidate:
     """A placement that fits.
 
     Attributes:
-        fixed_ram_bytes: RAM for everything but weights and the expert store.
         ram_left_bytes: free RAM beside all of it; negative where weights stay on the disk.
         cost_s: what candidates are compared by; smaller is better.
     """
@@ -64,7 +63,6 @@ class Candidate:
     compute_bytes: int
     projector_ram_bytes: int
     shared_bytes: int
-    fixed_ram_bytes: int
     ram_left_bytes: int
     speed: Speed
     cost_s: float
@@ -291,7 +289,6 @@ class Search:
             compute_bytes=compute,
             projector_ram_bytes=projector_ram,
             shared_bytes=shared,
-            fixed_ram_bytes=fixed,
             ram_left_bytes=self._machine.ram_available_bytes - fixed - weights.total_bytes,
             speed=speed,
             cost_s=speed.cost_s + self._picture_cost_s(placement.projector),
