@@ -48,8 +48,9 @@ size_t hotset_lease::request(uint32_t parts) {
         num_hits += hit ? 1 : 0;
     }
     jobs.clear();
-    for (uint32_t part = 0; num_hits < units.size() && part < num_parts; ++part) {
-        for (const uint32_t number : units) {
+    // Expert by expert: one that is there as a whole can be computed while others arrive.
+    for (const uint32_t number : units) {
+        for (uint32_t part = 0; num_hits < units.size() && part < num_parts; ++part) {
             if (!is_missing(number, part)) {
                 continue;
             }
