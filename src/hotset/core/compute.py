@@ -85,11 +85,18 @@ def compute_bytes_estimate(
     return _index_bytes(spec, settings) + beside * _F32_BYTES + largest
 
 
-def input_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
-    """What RAM holds of a batch that cards compute: masks, numbers, embeddings."""
+def input_bytes(spec: ModelSpec, settings: CacheSettings, *, stored_bytes: int = 0) -> int:
+    """What RAM holds of a batch that cards compute: masks, numbers, embeddings.
+
+    Args:
+        stored_bytes: what comes back from the cards for caches in RAM, at once. It takes the place
+            of all embeddings but those that were given from outside.
+    """
     n_tokens = batch_tokens(settings)
-    rows = n_tokens * (_ROWS_OF_INPUT * spec.n_embd + spec.working.lasting_elements)
-    return _index_bytes(spec, settings) + rows * _F32_BYTES
+    row = n_tokens * spec.n_embd * _F32_BYTES
+    lasting = n_tokens * spec.working.lasting_elements * _F32_BYTES
+    rows = row + max((_ROWS_OF_INPUT - 1) * row, stored_bytes)
+    return _index_bytes(spec, settings) + lasting + rows
 
 
 def largest_context(spec: ModelSpec, settings: CacheSettings, budget_bytes: int) -> int:

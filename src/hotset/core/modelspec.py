@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hotset.core.hits import HitCurve, prior_curve
@@ -12,6 +12,7 @@ __all__ = [
     "CacheKind",
     "Experts",
     "LayerSpec",
+    "Matrix",
     "ModelSpec",
     "RecurrentWork",
     "Role",
@@ -45,6 +46,14 @@ class CacheKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Matrix:
+    """One weight of a block: elements, the contiguous dimension first, and bytes."""
+
+    dims: tuple[int, ...]
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """One block.
 
@@ -60,6 +69,8 @@ class LayerSpec:
         indexer_v_elements: the same for the V rows that some engines' indexer caches carry.
         state_r_elements: F32 elements of convolution state per sequence.
         state_s_elements: F32 elements of recurrent state per sequence.
+        matrices: its weights by short name (`attn_q`); blocks with equal ones share them. Empty for
+            an MTP block.
     """
 
     index: int
@@ -71,6 +82,7 @@ class LayerSpec:
     indexer_v_elements: int = 0
     state_r_elements: int = 0
     state_s_elements: int = 0
+    matrices: Mapping[str, Matrix] = field(default_factory=dict)
 
     @property
     def n_bytes(self) -> int:
