@@ -207,6 +207,7 @@ class ModelSpec:
         is_output_made_first: it holds them twice in one place, too, unless the file is mapped.
         can_roll_back_state: the engine can keep snapshots of the recurrent state while drafting.
         recorded_hits: of the model's own routing, where it has been recorded.
+        n_tensors: that the engine loads.
     """
 
     architecture: str
@@ -234,6 +235,7 @@ class ModelSpec:
     is_output_made_first: bool = False
     can_roll_back_state: bool = False
     recorded_hits: HitCurve | None = None
+    n_tensors: int = 0
 
     @property
     def hits(self) -> HitCurve:

@@ -63,6 +63,7 @@ class _Weights:
     token_embedding_bytes: int = 0
     n_vocab: int = 0
     has_output: bool = False
+    n_tensors: int = 0
     is_fused: bool = False
     is_per_expert: bool = False
     expert_tensor_bytes: set[int] = field(default_factory=set)
@@ -137,6 +138,7 @@ def build_model_spec(
         tied_output_bytes=0 if weights.has_output else weights.token_embedding_bytes,
         is_output_made_first=family is not None and family.has_output_first,
         can_roll_back_state=rule is not None and rule.can_roll_back,
+        n_tensors=weights.n_tensors + (not weights.has_output),
     )
 
 
@@ -148,6 +150,7 @@ def _weigh(meta: Metadata, tensors: Iterable[TensorFacts], n_all: int, n_layers:
     )
     for tensor in tensors:
         place = place_tensor(tensor.name, n_layers)
+        weights.n_tensors += place.role is not Role.MTP
         weights.by_role[place.role] += tensor.n_bytes
         weights.by_type[tensor.type.name] += tensor.n_bytes
         if place.block is None:

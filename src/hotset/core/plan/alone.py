@@ -33,6 +33,7 @@ from hotset.core.plan.common import (
     default_ubatch,
     kv_ladder,
     prompt_cache_mib,
+    refused_kv,
     trained_context,
     whole_steps,
 )
@@ -110,6 +111,7 @@ def _plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
             f"context {format_count(context)} of {format_count(trained)}: more does not fit in the"
             f" {format_bytes(room)} of RAM left for caches and buffers"
         )
+        reasons += refused_kv(spec, wishes)
     if kv_type != ladder[0]:
         reasons.append(f"KV {kv_type} instead of {ladder[0]}, for a longer context")
     reasons += beyond_training(context, trained)
