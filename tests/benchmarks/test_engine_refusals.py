@@ -19,7 +19,7 @@ from hotset.gguf.spec import model_spec
 from hotset.gguf.synth import write_tiny
 
 # Family, sizes, types of K and V, flash attention, whether a rule is against it.
-TRIALS = (
+TRIALS: tuple[tuple[str, dict[str, int], str, str, str, bool], ...] = (
     ("llama", {"head_dim": 48}, "q8_0", "q8_0", "auto", True),
     ("llama", {"head_dim": 96}, "q8_0", "q8_0", "auto", False),
     ("qwen35moe", {"head_dim": 80}, "q4_0", "q4_0", "auto", True),
@@ -37,7 +37,7 @@ def test_the_engine_refuses_what_a_rule_is_against_and_takes_the_rest(
     tmp_path: Path, trial: tuple[str, dict[str, int], str, str, str, bool]
 ) -> None:
     family, sizes, k, v, flash, is_refused = trial
-    (file,) = write_tiny(family, tmp_path / "tiny.gguf", **sizes)
+    file = _written(family, tmp_path / "tiny.gguf", **sizes)
     kept = CacheSettings(
         context_tokens=512,
         slots=1,
@@ -56,3 +56,10 @@ def test_the_engine_refuses_what_a_rule_is_against_and_takes_the_rest(
             first_breakdown(EmbeddedEngine(), settings, os.environ)
     else:
         assert first_breakdown(EmbeddedEngine(), settings, os.environ)
+
+
+def _written(
+    family: str, path: Path, *, head_dim: int = 64, n_layers: int = 4, n_used: int = 2
+) -> Path:
+    (file,) = write_tiny(family, path, head_dim=head_dim, n_layers=n_layers, n_used=n_used)
+    return file

@@ -7,6 +7,7 @@ size, one output for each slot), the inputs in src/llama-graph.cpp. Within a blo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from hotset.core.memory import (
@@ -99,13 +100,21 @@ def input_bytes(spec: ModelSpec, settings: CacheSettings, *, stored_bytes: int =
     return _index_bytes(spec, settings) + lasting + rows
 
 
-def largest_context(spec: ModelSpec, settings: CacheSettings, budget_bytes: int) -> int:
+def largest_context(
+    spec: ModelSpec,
+    settings: CacheSettings,
+    budget_bytes: int,
+    *,
+    compute_bytes: Callable[[ModelSpec, CacheSettings], int] = compute_bytes_estimate,
+) -> int:
     """The largest context that fits, up to the trained one for every slot.
 
     Args:
         spec: the model.
         settings: everything but `context_tokens`, which is ignored.
-        budget_bytes: for caches (`cache_bytes`) and compute buffers (`compute_bytes_estimate`).
+        budget_bytes: for caches (`cache_bytes`) and compute buffers.
+        compute_bytes: of those buffers; where earlier starts correct them, it need not grow with
+            the context, and then what is found fits, but a larger one may, too.
 
     Returns:
         Tokens for all slots together, a multiple of 256; 0 if not even 256 fit.
@@ -116,8 +125,7 @@ def largest_context(spec: ModelSpec, settings: CacheSettings, budget_bytes: int)
 
     def fits(n_steps: int) -> bool:
         tried = replace(settings, context_tokens=n_steps * CONTEXT_STEP_TOKENS)
-        needed = cache_bytes(spec, tried).total + compute_bytes_estimate(spec, tried)
-        return needed <= budget_bytes
+        return cache_bytes(spec, tried).total + compute_bytes(spec, tried) <= budget_bytes
 
     trained_steps = -(-spec.context_tokens // CONTEXT_STEP_TOKENS) * settings.n_streams
     low, high = 0, trained_steps or _MAX_CONTEXT_TOKENS // CONTEXT_STEP_TOKENS
