@@ -162,6 +162,7 @@ def planned_on_card(spec: ModelSpec, case: Case) -> tuple[Planned, Planned]:
         Backend.VULKAN,
         staging=parts.staging if hosted or first else Staging(),
         is_pipelined=False,
+        n_blocks_in_ram=first,
     )
     on_card = device_bytes(
         parts, caches, placement, 0, gpu, compute_bytes=compute, projector=None, budget_bytes=0
@@ -178,7 +179,7 @@ def planned_on_card(spec: ModelSpec, case: Case) -> tuple[Planned, Planned]:
             HOST,
             in_ram.total_bytes,
             sum(caches.n_bytes[:first]),
-            host_compute_bytes(spec, settings, {Backend.VULKAN}),
+            host_compute_bytes(spec, settings, {Backend.VULKAN}, first),
         ),
     )
 

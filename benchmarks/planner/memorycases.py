@@ -119,6 +119,9 @@ CARD_MODELS = (
 """Model, mix and blocks of the dry starts on a card. The software card takes no matrix of more than
 128 MiB, which decides over the mixes."""
 
+SMALL_MODELS = (("granite-3.1-1b-a400m", "Q8_0", 24), ("smollm2", "", 30))
+"""These are tried with whole blocks in RAM only."""
+
 SMALL_VOCABULARY = 32768
 """Of the models on the card, for the same reason."""
 
@@ -170,8 +173,22 @@ def _card_cases() -> tuple[Case, ...]:
             for hosted in (0, n_blocks // 3, n_blocks):
                 cases.append(replace(plain, host_experts=hosted))
             cases.append(replace(plain, host_experts=n_blocks, ubatch_tokens=2048, kv="q8_0"))
-        cases.append(replace(plain, gpu_layers=n_blocks // 2))
+        cases += _parted_cases(replace(plain, gpu_layers=n_blocks // 2))
+    for model, mix, n_blocks in SMALL_MODELS:
+        cases += _parted_cases(
+            Case(model=model, mix=mix, context_tokens=32768, gpu_layers=n_blocks // 2)
+        )
     return tuple(cases)
+
+
+def _parted_cases(plain: Case) -> list[Case]:
+    """Whole blocks in RAM."""
+    kvs = ("f16",) if (plain.model, "q8_0") in _ABORTS else ("f16", "q8_0")
+    return [
+        replace(plain, context_tokens=context, kv=kv, ubatch_tokens=ubatch)
+        for context, ubatch in ((8192, 2048), (32768, 512))
+        for kv in kvs
+    ] + [replace(plain, gpu_layers=1)]
 
 
 CARD_CASES = _card_cases()

@@ -167,12 +167,12 @@ def document(
     return "\n".join(lines)
 
 
-_CARD_WORDS = """Not within are places with whole blocks in RAM: the card computes their large
-batches, too, and needs copies that the plan does not count. The planner leaves only experts in RAM
-as long as it can.
+_CARD_WORDS = """Where whole blocks are in RAM, the card computes their large batches, too, with
+copies of their matrices and caches. These buffers are replayed tensor by tensor on the engine's
+allocator.
 
 Mesa's llvmpipe as the card, in dry starts with a vocabulary of 32,768: it takes no
-matrix of more than 128 MiB. It needs requirements/engines.txt, a processor with AVX-512, and a
+tensor of more than 128 MiB. It needs requirements/engines.txt, a processor with AVX-512, and a
 Vulkan driver for software (`VK_DRIVER_FILES`, or Debian's mesa-vulkan-drivers)."""
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotset.core.errors import MachineProblem
 from hotset.core.experience import RAM, Experience, Pace, Paces, pace_of
 from hotset.core.machine import Gpu, Machine
 from hotset.core.placement import Placement
 from hotset.core.plan import Plan, Wishes, make_plan
+from hotset.core.plan.common import cache_settings
 from hotset.core.plan.explain import explain
 from hotset.core.plan.pace import (
     expected_decode,
@@ -20,6 +23,7 @@ from hotset.core.plan.pace import (
     model_key,
     setup_of,
 )
+from hotset.core.plan.shape import ram_shape
 from hotset.core.speed import NOMINAL_DEPTH_TOKENS
 from hotset.core.units import GIB, MIB
 from plankit import card, computer, real_model
@@ -69,6 +73,52 @@ def test_an_empty_experience_changes_nothing_and_a_start_replaces_its_estimate()
     assert known.compute("CUDA0", "other", 700) == 1050
     assert known.compute("CUDA1", "seen", 700) == 700
     assert (known.overhead("CUDA0", 500), known.overhead("CUDA1", 500)) == (80, 500)
+
+
+@settings(max_examples=40)
+@given(
+    ram_gib=st.floats(1, 40),
+    slots=st.integers(1, 5),
+    factors=st.tuples(st.floats(1, 20), st.floats(1, 3)),
+)
+def test_a_context_fits_with_what_starts_have_shown_and_more_of_it_makes_no_longer_one(
+    ram_gib: float, slots: int, factors: tuple[float, float]
+) -> None:
+    wishes, machine = Wishes(slots=slots), computer(ram_gib=ram_gib, used_gib=0)
+    first, more = factors
+    plans = []
+    for factor in (1.0, first, first * more):
+        known = seen(machine, Experience(compute_factors={RAM: factor}))
+        try:
+            plans.append(planned(known, wishes))
+        except MachineProblem:
+            break  # and with more still less fits
+        assert plans[-1].footprint.fixed_bytes <= known.ram_available_bytes
+    for less, greater in pairwise(plans):
+        if less.is_larger_than_ram == greater.is_larger_than_ram:  # else weights have made room
+            assert less.context_tokens >= greater.context_tokens
+
+
+@given(
+    ram_gib=st.floats(18, 21),
+    slots=st.integers(1, 3),
+    shown=st.lists(st.integers(0, 4 * GIB), min_size=1, max_size=4),
+)
+def test_a_context_that_starts_have_shown_to_be_too_large_is_not_planned_again(
+    ram_gib: float, slots: int, shown: list[int]
+) -> None:
+    """What each start took for buffers is kept, however odd it is, and the next plan heeds it."""
+    wishes = Wishes(slots=slots)
+    machine, kept = computer(ram_gib=ram_gib, used_gib=0), dict[tuple[str, str], int]()
+    for n_bytes in shown:
+        known = seen(machine, Experience(compute_bytes=dict(kept)))
+        try:
+            plan = planned(known, wishes)
+        except MachineProblem:
+            return
+        assert plan.footprint.fixed_bytes <= known.ram_available_bytes
+        asked = cache_settings(wishes, plan.kv_type, plan.context_tokens, plan.ubatch_tokens)
+        kept[RAM, ram_shape(asked, is_alone=True)] = n_bytes
 
 
 def test_what_a_start_took_beyond_its_estimate_leaves_less_of_the_card_for_weights() -> None:

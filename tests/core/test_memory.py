@@ -13,11 +13,11 @@ from hotset.core.memory import (
     CONTEXT_STEP_TOKENS,
     CacheSettings,
     cache_bytes,
-    check_cache_types,
     context_cells,
     window_cells,
 )
 from hotset.core.modelspec import ModelSpec
+from hotset.core.refusals import check_cache_types
 from speckit import F16, Q8_0, settings, small, spec_of
 
 SSM = {"ssm.conv_kernel": 4, "ssm.inner_size": 256, "ssm.state_size": 64, "ssm.group_count": 2}

@@ -135,9 +135,9 @@ def _shape(ready: Launchable, device: str) -> str:
     settings = _cache_settings(plan)
     if device == RAM:
         return ram_shape(settings, is_alone=not plan.has_devices)
-    n_units = len(ready.spec.layers) + 1
-    is_hosted = bool(plan.placement.host_moe_units) or plan.placement.n_offloaded < n_units
-    return device_shape(settings, is_hosted=is_hosted)
+    n_in_ram = len(ready.spec.layers) + 1 - plan.placement.n_offloaded
+    is_hosted = bool(plan.placement.host_moe_units) or n_in_ram > 0
+    return device_shape(settings, is_hosted=is_hosted, n_blocks_in_ram=n_in_ram)
 
 
 def _cache_settings(plan: Plan) -> CacheSettings:

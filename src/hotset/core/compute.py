@@ -7,6 +7,7 @@ size, one output for each slot), the inputs in src/llama-graph.cpp. Within a blo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from hotset.core.memory import (
@@ -85,20 +86,35 @@ def compute_bytes_estimate(
     return _index_bytes(spec, settings) + beside * _F32_BYTES + largest
 
 
-def input_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
-    """What RAM holds of a batch that cards compute: masks, numbers, embeddings."""
+def input_bytes(spec: ModelSpec, settings: CacheSettings, *, stored_bytes: int = 0) -> int:
+    """What RAM holds of a batch that cards compute: masks, numbers, embeddings.
+
+    Args:
+        stored_bytes: what comes back from the cards for caches in RAM, at once. It takes the place
+            of all embeddings but those that were given from outside.
+    """
     n_tokens = batch_tokens(settings)
-    rows = n_tokens * (_ROWS_OF_INPUT * spec.n_embd + spec.working.lasting_elements)
-    return _index_bytes(spec, settings) + rows * _F32_BYTES
+    row = n_tokens * spec.n_embd * _F32_BYTES
+    lasting = n_tokens * spec.working.lasting_elements * _F32_BYTES
+    rows = row + max((_ROWS_OF_INPUT - 1) * row, stored_bytes)
+    return _index_bytes(spec, settings) + lasting + rows
 
 
-def largest_context(spec: ModelSpec, settings: CacheSettings, budget_bytes: int) -> int:
+def largest_context(
+    spec: ModelSpec,
+    settings: CacheSettings,
+    budget_bytes: int,
+    *,
+    compute_bytes: Callable[[ModelSpec, CacheSettings], int] = compute_bytes_estimate,
+) -> int:
     """The largest context that fits, up to the trained one for every slot.
 
     Args:
         spec: the model.
         settings: everything but `context_tokens`, which is ignored.
-        budget_bytes: for caches (`cache_bytes`) and compute buffers (`compute_bytes_estimate`).
+        budget_bytes: for caches (`cache_bytes`) and compute buffers.
+        compute_bytes: of those buffers; where earlier starts correct them, it need not grow with
+            the context, and then what is found fits, but a larger one may, too.
 
     Returns:
         Tokens for all slots together, a multiple of 256; 0 if not even 256 fit.
@@ -109,8 +125,7 @@ def largest_context(spec: ModelSpec, settings: CacheSettings, budget_bytes: int)
 
     def fits(n_steps: int) -> bool:
         tried = replace(settings, context_tokens=n_steps * CONTEXT_STEP_TOKENS)
-        needed = cache_bytes(spec, tried).total + compute_bytes_estimate(spec, tried)
-        return needed <= budget_bytes
+        return cache_bytes(spec, tried).total + compute_bytes(spec, tried) <= budget_bytes
 
     trained_steps = -(-spec.context_tokens // CONTEXT_STEP_TOKENS) * settings.n_streams
     low, high = 0, trained_steps or _MAX_CONTEXT_TOKENS // CONTEXT_STEP_TOKENS

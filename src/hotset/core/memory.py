@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotset.core.errors import ConfigProblem
+from hotset.core.cachesettings import CacheSettings
 from hotset.core.modelspec import CacheKind, LayerSpec, ModelSpec
-from hotset.core.tensortypes import TensorType
+from hotset.core.refusals import check_cache_types
 
 __all__ = [
     "CONTEXT_STEP_TOKENS",
@@ -18,7 +18,6 @@ __all__ = [
     "CacheSettings",
     "cache_bytes",
     "cell_bytes",
-    "check_cache_types",
     "context_cells",
     "layer_cache_bytes",
     "window_cells",
@@ -28,39 +27,6 @@ CONTEXT_STEP_TOKENS = 256
 """The engine rounds every context and every window up to a multiple of it."""
 
 _F32_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class CacheSettings:
-    """How an engine is asked to keep what it has seen.
-
-    Attributes:
-        context_tokens: for all slots together, as llama.cpp counts it; at least 1.
-        slots: requests served at once; at least 1.
-        type_k, type_v: storage types of the caches.
-        ubatch_tokens: tokens computed at once; at least 1.
-        is_unified: all slots share one pool of cells instead of equal parts.
-        has_flash_attention: it was not switched off. The engine's `auto` counts as on: it lays
-            out the caches before it decides.
-        has_full_window: sliding-window blocks keep the whole context, too.
-        draft_tokens: tokens drafted at once, for which the engine keeps snapshots of a recurrent
-            state where the family allows it.
-    """
-
-    context_tokens: int
-    slots: int
-    type_k: TensorType
-    type_v: TensorType
-    ubatch_tokens: int
-    is_unified: bool = False
-    has_flash_attention: bool = True
-    has_full_window: bool = False
-    draft_tokens: int = 0
-
-    @property
-    def n_streams(self) -> int:
-        """Separate pools of cells."""
-        return 1 if self.is_unified else self.slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,33 +110,6 @@ def layer_cache_bytes(spec: ModelSpec, settings: CacheSettings) -> tuple[int, ..
         + (layer.state_r_elements + layer.state_s_elements) * _F32_BYTES * n_states
         for layer in spec.layers
     )
-
-
-def check_cache_types(spec: ModelSpec, settings: CacheSettings) -> None:
-    """Refuse what the engine refuses when it makes its context (llama_init_from_model).
-
-    Raises:
-        ConfigProblem: naming the type and what is in its way.
-    """
-    k, v = settings.type_k, settings.type_v
-    if spec.is_latent and k != v:
-        raise ConfigProblem(
-            f"V cache type {v.name}: differs from the K cache type {k.name}, but {spec.name} keeps "
-            "both in one latent cache; set both alike"
-        )
-    if v.block_elements > 1 and not settings.has_flash_attention:
-        raise ConfigProblem(
-            f"V cache type {v.name}: needs flash attention, which is off; turn it on or use F16"
-        )
-    k_widths = list(spec.k_head_elements) if settings.has_flash_attention else []
-    k_widths += [w for layer in spec.layers for w in (layer.k_elements, layer.indexer_elements)]
-    for side, type_, widths in (("K", k, k_widths), ("V", v, spec.v_head_elements)):
-        misfit = next((w for w in widths if w % type_.block_elements), None)
-        if misfit is not None:
-            raise ConfigProblem(
-                f"{side} cache type {type_.name}: stores blocks of {type_.block_elements}, which "
-                f"do not divide the {misfit} elements that {spec.name} puts there; use F16"
-            )
 
 
 def cell_bytes(spec: ModelSpec, layer: LayerSpec, settings: CacheSettings) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hotset.core.hits import HitCurve, prior_curve
@@ -12,6 +12,7 @@ __all__ = [
     "CacheKind",
     "Experts",
     "LayerSpec",
+    "Matrix",
     "ModelSpec",
     "RecurrentWork",
     "Role",
@@ -45,6 +46,14 @@ class CacheKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Matrix:
+    """One weight of a block: elements, the contiguous dimension first, and bytes."""
+
+    dims: tuple[int, ...]
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """One block.
 
@@ -60,6 +69,8 @@ class LayerSpec:
         indexer_v_elements: the same for the V rows that some engines' indexer caches carry.
         state_r_elements: F32 elements of convolution state per sequence.
         state_s_elements: F32 elements of recurrent state per sequence.
+        matrices: its weights by short name (`attn_q`); blocks with equal ones share them. Empty for
+            an MTP block.
     """
 
     index: int
@@ -71,6 +82,7 @@ class LayerSpec:
     indexer_v_elements: int = 0
     state_r_elements: int = 0
     state_s_elements: int = 0
+    matrices: Mapping[str, Matrix] = field(default_factory=dict)
 
     @property
     def n_bytes(self) -> int:
@@ -195,6 +207,7 @@ class ModelSpec:
         is_output_made_first: it holds them twice in one place, too, unless the file is mapped.
         can_roll_back_state: the engine can keep snapshots of the recurrent state while drafting.
         recorded_hits: of the model's own routing, where it has been recorded.
+        n_tensors: that the engine loads.
     """
 
     architecture: str
@@ -222,6 +235,7 @@ class ModelSpec:
     is_output_made_first: bool = False
     can_roll_back_state: bool = False
     recorded_hits: HitCurve | None = None
+    n_tensors: int = 0
 
     @property
     def hits(self) -> HitCurve:

@@ -16,6 +16,7 @@ from hotset.core.machine import Backend, Gpu
 from hotset.core.memory import CacheSettings, context_cells
 from hotset.core.modelspec import ModelSpec
 from hotset.core.parts import CacheUnits, Parts, Staging
+from hotset.core.streaming import stored_bytes, streamed_compute_bytes
 from hotset.core.units import GIB, MIB
 
 __all__ = [
@@ -190,14 +191,18 @@ def device_compute_bytes(
     *,
     staging: Staging,
     is_pipelined: bool,
+    n_blocks_in_ram: int = 0,
 ) -> int:
     """Buffers of one batch on a device; an upper estimate.
 
     Args:
         staging: what is copied there for large batches; nothing where no weights stay in RAM.
         is_pipelined: several devices hold all the weights.
+        n_blocks_in_ram: whole blocks that stay in RAM, counted from the first.
     """
-    if spec.experts:
+    if n_blocks_in_ram and batch_tokens(settings) >= _LEAST_COPY_TOKENS:
+        total = streamed_compute_bytes(spec, settings, n_blocks_in_ram, staging.total_bytes)
+    elif spec.experts:
         total = compute_bytes_estimate(spec, settings, copied_bytes=staging.total_bytes)
     else:
         total = compute_bytes_estimate(spec, settings) + staging.total_bytes
@@ -218,15 +223,19 @@ def device_compute_bytes(
 
 
 def host_compute_bytes(
-    spec: ModelSpec, settings: CacheSettings, backends: Collection[Backend | None]
+    spec: ModelSpec,
+    settings: CacheSettings,
+    backends: Collection[Backend | None],
+    n_blocks_in_ram: int = 0,
 ) -> int:
     """Buffers of one batch in RAM, beside devices of these backends; none for an engine without.
 
     A device that takes copies of weights computes every large batch, even of blocks in RAM; what
-    comes in is all that RAM holds of it then.
+    comes in, and what goes into their caches, is all that RAM holds of it then.
     """
     if backends and _COPYING.issuperset(backends) and batch_tokens(settings) >= _LEAST_COPY_TOKENS:
-        return input_bytes(spec, settings)
+        stored = stored_bytes(spec, settings, n_blocks_in_ram) if n_blocks_in_ram else 0
+        return input_bytes(spec, settings, stored_bytes=stored)
     return compute_bytes_estimate(spec, settings)
 
 

@@ -14,7 +14,16 @@ from hotset.core.families.metadata import MAX_BLOCKS, Metadata
 from hotset.core.families.rules import Family, Indexer
 from hotset.core.families.table import family_named
 from hotset.core.families.working import BlockShapes, short_name, working_of
-from hotset.core.modelspec import CacheKind, Experts, LayerSpec, ModelSpec, Role, Selection, Working
+from hotset.core.modelspec import (
+    CacheKind,
+    Experts,
+    LayerSpec,
+    Matrix,
+    ModelSpec,
+    Role,
+    Selection,
+    Working,
+)
 from hotset.core.roles import place_tensor
 from hotset.core.tensortypes import TensorType
 
@@ -50,9 +59,11 @@ class _Weights:
     by_type: Counter[str] = field(default_factory=Counter)
     shapes: list[BlockShapes] = field(default_factory=list)
     shapes_outside: BlockShapes = field(default_factory=dict)
+    matrices: list[dict[str, Matrix]] = field(default_factory=list)
     token_embedding_bytes: int = 0
     n_vocab: int = 0
     has_output: bool = False
+    n_tensors: int = 0
     is_fused: bool = False
     is_per_expert: bool = False
     expert_tensor_bytes: set[int] = field(default_factory=set)
@@ -87,6 +98,7 @@ def build_model_spec(
     weights = _weigh(meta, tensors, n_all, n_layers)
     caches = block_caches(family, meta, n_all, n_layers)
     rule = family.recurrent if family else None
+    matrices = _shared(weights.matrices)
     return ModelSpec(
         architecture=architecture,
         name=_text(metadata.get("general.name")) or source,
@@ -107,6 +119,7 @@ def build_model_spec(
                 indexer_v_elements=block.indexer_v_elements,
                 state_r_elements=block.state_r_elements,
                 state_s_elements=block.state_s_elements,
+                matrices=matrices[i],
             )
             for i, block in enumerate(caches.blocks)
         ),
@@ -125,15 +138,19 @@ def build_model_spec(
         tied_output_bytes=0 if weights.has_output else weights.token_embedding_bytes,
         is_output_made_first=family is not None and family.has_output_first,
         can_roll_back_state=rule is not None and rule.can_roll_back,
+        n_tensors=weights.n_tensors + (not weights.has_output),
     )
 
 
 def _weigh(meta: Metadata, tensors: Iterable[TensorFacts], n_all: int, n_layers: int) -> _Weights:
     weights = _Weights(
-        by_block=[Counter() for _ in range(n_all)], shapes=[{} for _ in range(n_all)]
+        by_block=[Counter() for _ in range(n_all)],
+        shapes=[{} for _ in range(n_all)],
+        matrices=[{} for _ in range(n_all)],
     )
     for tensor in tensors:
         place = place_tensor(tensor.name, n_layers)
+        weights.n_tensors += place.role is not Role.MTP
         weights.by_role[place.role] += tensor.n_bytes
         weights.by_type[tensor.type.name] += tensor.n_bytes
         if place.block is None:
@@ -149,8 +166,11 @@ def _weigh(meta: Metadata, tensors: Iterable[TensorFacts], n_all: int, n_layers:
         is_each = place.role is Role.ROUTED_EXPERTS
         if is_each:
             weights.expert_tensor_bytes.add(tensor.n_bytes)
+        name = tensor.name.split(".", 2)[2]
         if len(tensor.dims) > 1:
-            _note_shape(weights.shapes[place.block], tensor, tensor.name.split(".", 2)[2])
+            _note_shape(weights.shapes[place.block], tensor, name)
+        if place.block < n_layers:
+            _note_matrix(weights.matrices[place.block], tensor, name)
     if not any(weights.by_block):
         raise FileProblem(
             f"{meta.source}: has no tensors of any block, only a vocabulary; get the file with "
@@ -163,6 +183,20 @@ def _note_shape(shapes: BlockShapes, tensor: TensorFacts, name: str) -> None:
     short = short_name(name)
     if short:
         shapes[short] = tensor.dims
+
+
+def _note_matrix(matrices: dict[str, Matrix], tensor: TensorFacts, name: str) -> None:
+    """Experts that are each a tensor of their own count as one matrix, as the engine loads them."""
+    short = short_name(name)
+    if short:
+        before = matrices[short].n_bytes if short in matrices else 0
+        matrices[short] = Matrix(tensor.dims, before + tensor.n_bytes)
+
+
+def _shared(matrices: list[dict[str, Matrix]]) -> list[dict[str, Matrix]]:
+    """Equal ones as one object each, so that they are cheap to tell apart."""
+    known: dict[tuple[tuple[str, Matrix], ...], dict[str, Matrix]] = {}
+    return [known.setdefault(tuple(m.items()), m) for m in matrices]
 
 
 def _note_outside(weights: _Weights, tensor: TensorFacts) -> None:

@@ -33,6 +33,7 @@ from hotset.core.plan.common import (
     default_ubatch,
     kv_ladder,
     prompt_cache_mib,
+    refused_kv,
     trained_context,
     whole_steps,
 )
@@ -46,6 +47,7 @@ __all__ = ["plan_alone"]
 
 # Without room for the weights, caches may take this part of the RAM; the rest is for weights.
 _CACHE_SHARE = 3
+_USEFUL_CONTEXT_TOKENS = 4096
 
 
 def plan_alone(
@@ -99,17 +101,14 @@ def _plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
             raise MachineProblem(_does_not_fit(spec, machine, wishes, ladder[0], context))
     elif kv_type is None:
         kv_type = ladder[-1]
-        context = _largest(spec, wishes, kv_type, room)
-        if context < LEAST_CONTEXT_TOKENS:
-            # Too small a machine to keep a part for the weights: take what there is.
-            room = machine.ram_available_bytes
-            context = _largest(spec, wishes, kv_type, room)
+        context = _largest(spec, machine, wishes, kv_type, room)
         if context < LEAST_CONTEXT_TOKENS:
             raise MachineProblem(_does_not_fit(spec, machine, wishes, kv_type, trained))
         reasons.append(
             f"context {format_count(context)} of {format_count(trained)}: more does not fit in the"
             f" {format_bytes(room)} of RAM left for caches and buffers"
         )
+        reasons += refused_kv(spec, wishes)
     if kv_type != ladder[0]:
         reasons.append(f"KV {kv_type} instead of {ladder[0]}, for a longer context")
     reasons += beyond_training(context, trained)
@@ -117,11 +116,16 @@ def _plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
 
 
 def _room_bytes(spec: ModelSpec, machine: Machine, wishes: Wishes, kv_type: str) -> int:
-    """RAM for what is not weights: what they leave, or a part where they do not fit anyway."""
-    left = machine.ram_available_bytes - spec.trunk_bytes
+    """RAM for what is not weights: what they leave, or a part where they do not fit anyway, and
+    more of it on a machine so small that the part holds no context of use."""
+    have = machine.ram_available_bytes
+    left = have - spec.trunk_bytes
     if left >= _fixed_bytes(spec, machine, wishes, kv_type, LEAST_CONTEXT_TOKENS):
         return left
-    return machine.ram_available_bytes // _CACHE_SHARE
+    useful = min(trained_context(spec), _USEFUL_CONTEXT_TOKENS)
+    return max(
+        have // _CACHE_SHARE, min(have, _fixed_bytes(spec, machine, wishes, kv_type, useful))
+    )
 
 
 def _first_fitting(
@@ -224,12 +228,22 @@ def _compute_bytes(spec: ModelSpec, machine: Machine, settings: CacheSettings) -
     return machine.experience.compute(RAM, ram_shape(settings, is_alone=True), estimate)
 
 
-def _largest(spec: ModelSpec, wishes: Wishes, kv_type: str, budget_bytes: int) -> int:
+def _largest(
+    spec: ModelSpec, machine: Machine, wishes: Wishes, kv_type: str, budget_bytes: int
+) -> int:
     """The largest context whose fixed part stays within the budget; 0 if none does."""
     settings = cache_settings(wishes, kv_type, LEAST_CONTEXT_TOKENS, default_ubatch(wishes))
-    budget_bytes -= ENGINE_BYTES
-    total = largest_context(spec, settings, budget_bytes)
-    return total // wishes.slots // CONTEXT_STEP_TOKENS * CONTEXT_STEP_TOKENS
+    total = largest_context(
+        spec,
+        settings,
+        budget_bytes - ENGINE_BYTES,
+        compute_bytes=lambda spec, tried: _compute_bytes(spec, machine, tried),
+    )
+    context = total // wishes.slots // CONTEXT_STEP_TOKENS * CONTEXT_STEP_TOKENS
+    # A start may have shown more for a shorter one than is counted for what was found.
+    while context and _fixed_bytes(spec, machine, wishes, kv_type, context) > budget_bytes:
+        context -= CONTEXT_STEP_TOKENS
+    return context
 
 
 def _does_not_fit(
@@ -244,7 +258,7 @@ def _does_not_fit(
         smaller = _fixed_bytes(spec, machine, wishes, KV_LADDER[-1], context)
         if smaller <= have:
             ways.append(f"--kv {KV_LADDER[-1]} needs {format_bytes(smaller)}")
-    largest = _largest(spec, wishes, kv_type, have)
+    largest = _largest(spec, machine, wishes, kv_type, have)
     if largest >= LEAST_CONTEXT_TOKENS:
         ways.append(f"--ctx {largest} fits")
     if wishes.slots > 1:

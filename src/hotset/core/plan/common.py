@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hotset.core.errors import ConfigProblem
 from hotset.core.machine import Machine
-from hotset.core.memory import CONTEXT_STEP_TOKENS, CacheSettings, check_cache_types
+from hotset.core.memory import CONTEXT_STEP_TOKENS, CacheSettings
 from hotset.core.modelspec import CacheKind, ModelSpec
 from hotset.core.plan.types import Wishes
+from hotset.core.refusals import refusal
 from hotset.core.tensortypes import tensor_type_named
 from hotset.core.units import MIB, format_count
 
@@ -16,11 +17,13 @@ __all__ = [
     "STORE_BYTES",
     "beyond_training",
     "cache_settings",
+    "check_kv",
     "checkpoints",
     "default_threads",
     "default_ubatch",
     "kv_ladder",
     "prompt_cache_mib",
+    "refused_kv",
     "trained_context",
     "whole_steps",
 ]
@@ -73,15 +76,30 @@ def kv_ladder(spec: ModelSpec, wishes: Wishes) -> tuple[str, ...]:
     if wishes.kv_type:
         return (wishes.kv_type,)
 
-    def is_usable(kv_type: str) -> bool:
-        settings = cache_settings(wishes, kv_type, LEAST_CONTEXT_TOKENS, default_ubatch(wishes))
-        try:
-            check_cache_types(spec, settings)
-        except ConfigProblem:
-            return False
-        return True
+    return tuple(kv for kv in KV_LADDER if not _refusal(spec, wishes, kv))
 
-    return tuple(kv_type for kv_type in KV_LADDER if is_usable(kv_type))
+
+def check_kv(spec: ModelSpec, wishes: Wishes) -> None:
+    """Refuse a KV type that the engine refuses.
+
+    Raises:
+        ConfigProblem: naming it, the reason, and what to use.
+    """
+    reason = wishes.kv_type and _refusal(spec, wishes, wishes.kv_type)
+    if reason:
+        raise ConfigProblem(reason)
+
+
+def refused_kv(spec: ModelSpec, wishes: Wishes) -> list[str]:
+    """Why a type of the ladder was not tried, one line for each; nothing if one was asked for."""
+    if wishes.kv_type:
+        return []
+    return [reason for kv in KV_LADDER if (reason := _refusal(spec, wishes, kv))]
+
+
+def _refusal(spec: ModelSpec, wishes: Wishes, kv_type: str) -> str | None:
+    settings = cache_settings(wishes, kv_type, LEAST_CONTEXT_TOKENS, default_ubatch(wishes))
+    return refusal(spec, settings)
 
 
 def prompt_cache_mib(wishes: Wishes, left_bytes: int) -> int:
@@ -101,11 +119,11 @@ def checkpoints(spec: ModelSpec, prompt_cache: int) -> int:
 
 
 def beyond_training(context: int, trained: int) -> list[str]:
-    """The warning for a context that the model has never seen."""
-    if context <= trained:
+    """The warning for a context that the engine makes room for, and gives to no request."""
+    if context <= whole_steps(trained):
         return []
     reason = (
         f"context {format_count(context)} is beyond the {format_count(trained)} that the model"
-        " was trained for; answers may degrade"
+        f" was trained for: the engine uses no more than those, so --ctx {trained} gives as much"
     )
     return [reason]

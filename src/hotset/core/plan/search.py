@@ -96,6 +96,8 @@ class Search:
         self._parts = split_model(spec)
         self._threads = default_threads(machine, wishes)
         self._model = speed_model(spec, self._machine, threads=self._threads)
+        # Buffers of devices: they take longer to count than all else, and come again and again.
+        self._computes: dict[tuple[CacheSettings, Backend | None, bool, int], int] = {}
 
     def best(self, context: int, kv_type: str) -> Candidate | None:
         """The cheapest placement; with the projector where that fits at all. None: nothing fits."""
@@ -148,19 +150,7 @@ class Search:
             for depth in (nominal_depth, mean_depth)
         )
         for is_hosted in self._modes():
-            rooms = tuple(
-                self._room(settings, place, index, is_hosted=is_hosted)
-                for index in range(len(self._machine.devices))
-            )
-            if place is ProjectorPlace.DEVICE and rooms[0] < 0:
-                continue
-            dealer = Dealer(
-                self._model, self._parts, deep, rooms,
-                hosted=is_hosted, forced=self._wishes.cpu_moe_layers,
-            )  # fmt: skip
-            deals = dealer.deals()
-            if is_hosted and self._wishes.cpu_moe_layers is None:
-                deals = (*deals, _nothing(self._machine.devices))
+            deals = self._deals(settings, deep, place, is_hosted=is_hosted)
             is_any = False
             for deal in deals:
                 if is_any and not any(deal.units):
@@ -170,6 +160,50 @@ class Search:
                     if found:
                         is_any = True
                         yield found
+
+    def _deals(
+        self, settings: CacheSettings, deep: CacheUnits, place: ProjectorPlace, *, is_hosted: bool
+    ) -> tuple[Deal, ...]:
+        """Splits with all units on devices, and then, if that is open, those with blocks in RAM.
+
+        The devices compute those blocks, too, and have less room then.
+        """
+        whole = self._dealt(settings, deep, place, is_hosted=is_hosted, n_samples=())
+        if not is_hosted or self._wishes.cpu_moe_layers is not None:
+            return whole
+        n_units, n_blocks = self._parts.n_units, self._spec.n_layers
+        samples = tuple({1, min(2, n_blocks), n_blocks // 2 or 1, n_blocks})
+        parted = self._dealt(settings, deep, place, is_hosted=True, n_samples=samples)
+        return (
+            *(deal for deal in whole if sum(deal.units) == n_units),
+            *(deal for deal in parted if sum(deal.units) < n_units),
+            _nothing(self._machine.devices),
+        )
+
+    def _dealt(
+        self,
+        settings: CacheSettings,
+        deep: CacheUnits,
+        place: ProjectorPlace,
+        *,
+        is_hosted: bool,
+        n_samples: tuple[int, ...],
+    ) -> tuple[Deal, ...]:
+        """Splits for the room that there is beside the largest buffers of all `n_samples`, numbers
+        of blocks in RAM."""
+        rooms = tuple(
+            min(
+                self._room(settings, place, index, is_hosted=is_hosted, n_blocks_in_ram=n)
+                for n in n_samples or (0,)
+            )
+            for index in range(len(self._machine.devices))
+        )
+        if place is ProjectorPlace.DEVICE and rooms[0] < 0:
+            return ()
+        return Dealer(
+            self._model, self._parts, deep, rooms,
+            hosted=is_hosted, forced=self._wishes.cpu_moe_layers,
+        ).deals()  # fmt: skip
 
     def _modes(self) -> tuple[bool, ...]:
         """Whether weights of offloaded blocks may stay in RAM: both, unless the user has said."""
@@ -203,33 +237,48 @@ class Search:
         return gpu.free_bytes - reserve
 
     def _room(
-        self, settings: CacheSettings, place: ProjectorPlace, index: int, *, is_hosted: bool
+        self,
+        settings: CacheSettings,
+        place: ProjectorPlace,
+        index: int,
+        *,
+        is_hosted: bool,
+        n_blocks_in_ram: int,
     ) -> int:
         """Bytes of a device for weights and caches; negative where its buffers do not fit."""
         gpu = self._machine.devices[index]
         room = self._budget(gpu)
         if gpu.shares_ram:
-            beside = self._ram_compute(settings, ()) + self._parts.ram_bytes
+            beside = self._ram_compute(settings, (), 0) + self._parts.ram_bytes
             room = min(room, self._machine.ram_available_bytes - beside - ENGINE_BYTES)
-        room -= self._overhead(gpu) + self._compute(settings, gpu, is_hosted=is_hosted)
+        room -= self._overhead(gpu)
+        room -= self._compute(settings, gpu, is_hosted=is_hosted, n_blocks_in_ram=n_blocks_in_ram)
         if index == 0 and place is ProjectorPlace.DEVICE and self._projector:
             room -= self._projector.total_bytes
         return room
 
-    def _compute(self, settings: CacheSettings, gpu: Gpu, *, is_hosted: bool) -> int:
-        estimate = device_compute_bytes(
-            self._spec,
-            settings,
-            gpu.backend,
-            staging=self._parts.staging if is_hosted else Staging(),
-            is_pipelined=len(self._machine.devices) > 1 and not is_hosted,
-        )
-        shape = device_shape(settings, is_hosted=is_hosted)
+    def _compute(
+        self, settings: CacheSettings, gpu: Gpu, *, is_hosted: bool, n_blocks_in_ram: int
+    ) -> int:
+        key = (settings, gpu.backend, is_hosted, n_blocks_in_ram)
+        estimate = self._computes.get(key)
+        if estimate is None:
+            estimate = self._computes[key] = device_compute_bytes(
+                self._spec,
+                settings,
+                gpu.backend,
+                staging=self._parts.staging if is_hosted else Staging(),
+                is_pipelined=len(self._machine.devices) > 1 and not is_hosted,
+                n_blocks_in_ram=n_blocks_in_ram,
+            )
+        shape = device_shape(settings, is_hosted=is_hosted, n_blocks_in_ram=n_blocks_in_ram)
         return self._machine.experience.compute(gpu.engine_name, shape, estimate)
 
-    def _ram_compute(self, settings: CacheSettings, backends: Collection[Backend | None]) -> int:
+    def _ram_compute(
+        self, settings: CacheSettings, backends: Collection[Backend | None], n_blocks_in_ram: int
+    ) -> int:
         shape = ram_shape(settings, is_alone=False)
-        estimate = host_compute_bytes(self._spec, settings, backends)
+        estimate = host_compute_bytes(self._spec, settings, backends, n_blocks_in_ram)
         return self._machine.experience.compute(RAM, shape, estimate)
 
     def _overhead(self, gpu: Gpu) -> int:
@@ -244,11 +293,16 @@ class Search:
         *,
         is_hosted: bool,
     ) -> Candidate | None:
-        """The placement with its sums; None if RAM does not hold what must be there."""
+        """The placement with its sums; None if RAM does not hold what must be there, or a device
+        what the samples did not show."""
+        first = self._parts.n_units - placement.n_offloaded
+        n_in_ram = min(first, self._spec.n_layers)
         devices = tuple(
             device_bytes(
                 self._parts, caches, placement, index, gpu,
-                compute_bytes=self._compute(settings, gpu, is_hosted=is_hosted),
+                compute_bytes=self._compute(
+                    settings, gpu, is_hosted=is_hosted, n_blocks_in_ram=n_in_ram
+                ),
                 projector=self._projector,
                 budget_bytes=self._budget(gpu),
             )
@@ -258,16 +312,17 @@ class Search:
             replace(taken, overhead_bytes=self._overhead(gpu)) if taken.overhead_bytes else taken
             for taken, gpu in zip(devices, self._machine.devices, strict=True)
         )
+        if any(taken.total_bytes > max(0, taken.budget_bytes) for taken in devices):
+            return None
         shared = sum(
             taken.total_bytes
             for taken, gpu in zip(devices, self._machine.devices, strict=True)
             if gpu.shares_ram
         )
-        first = self._parts.n_units - placement.n_offloaded
         host_cache = sum(caches.n_bytes[:first])
         # Of all devices, used or not: a device that grows until it is used must not cost RAM.
         backends = {gpu.backend for gpu in self._machine.devices if placement.n_offloaded}
-        compute = self._ram_compute(settings, backends)
+        compute = self._ram_compute(settings, backends, n_in_ram)
         projector_ram = 0
         if self._projector and placement.projector is ProjectorPlace.RAM:
             projector_ram = self._projector.total_bytes

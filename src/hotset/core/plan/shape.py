@@ -10,8 +10,11 @@ from hotset.core.memory import CacheSettings
 __all__ = ["device_shape", "ram_shape"]
 
 
-def device_shape(settings: CacheSettings, *, is_hosted: bool) -> str:
-    """On a device; `is_hosted`: weights of blocks that it computes stay in RAM."""
+def device_shape(settings: CacheSettings, *, is_hosted: bool, n_blocks_in_ram: int = 0) -> str:
+    """On a device; `is_hosted`: weights that it computes with stay in RAM: `n_blocks_in_ram` whole
+    blocks, or only experts."""
+    if n_blocks_in_ram:
+        return f"{_batch(settings)}, {n_blocks_in_ram} blocks in RAM"
     return f"{_batch(settings)}, {'experts in RAM' if is_hosted else 'whole blocks'}"
 
 

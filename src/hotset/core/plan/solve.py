@@ -12,10 +12,12 @@ from hotset.core.plan.advice import ways_out
 from hotset.core.plan.alone import plan_alone
 from hotset.core.plan.common import (
     beyond_training,
+    check_kv,
     checkpoints,
     default_threads,
     kv_ladder,
     prompt_cache_mib,
+    refused_kv,
     trained_context,
     whole_steps,
 )
@@ -47,6 +49,7 @@ def make_plan(
     if wishes.ram_bytes is not None:
         available = min(wishes.ram_bytes, machine.ram_available_bytes)
         machine = replace(machine, ram_available_bytes=available)
+    check_kv(spec, wishes)
     _check_cpu_moe(spec, machine, wishes)
     return paced(spec, machine, _solved(spec, machine, wishes, projector))
 
@@ -72,6 +75,7 @@ def _solved(spec: ModelSpec, machine: Machine, wishes: Wishes, projector: Projec
     if context < asked:
         reasons.insert(0, f"context {format_count(context)} of {format_count(asked)}: more does not"
                           " fit beside what every token needs")  # fmt: skip
+        reasons += refused_kv(spec, wishes)
     reasons += beyond_training(context, trained)
     plan = _finish(spec, machine, wishes, projector, best, kv_type, reasons)
     return _unless_alone_is_better(spec, machine, wishes, projector, plan, best)
