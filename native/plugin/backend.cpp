@@ -2,7 +2,6 @@
 #include <exception>
 
 #include "experts.h"
-#include "handshake.h"
 #include "host.h"
 #include "plugin.h"
 #include "products.h"
@@ -38,27 +37,8 @@ void free_stream(Backend* backend) {
     trace_flush();
 }
 
-bool is_empty_op(const Tensor* node) {
-    return node->op == ops.none || node->op == ops.reshape || node->op == ops.view ||
-           node->op == ops.permute || node->op == ops.transpose;
-}
-
 Status graph_compute(Backend* backend, Graph* graph) try {
-    Stream* stream = stream_of(backend);
-    const int num_nodes = host.ggml_graph_n_nodes(graph);
-    bool done = true;
-    for (int i = 0; done && i < num_nodes; ++i) {
-        Tensor* node = host.ggml_graph_node(graph, i);
-        if (is_empty_op(node)) {
-            continue;
-        }
-        if (node->op != ops.mul_mat_id) {
-            say("cannot compute %s for %s", host.ggml_op_desc(node), node->name);
-            return STATUS_FAILED;
-        }
-        done = stream->products.compute(node);
-    }
-    return done ? STATUS_SUCCESS : STATUS_FAILED;
+    return stream_of(backend)->products.compute(graph) ? STATUS_SUCCESS : STATUS_FAILED;
 } catch (const std::exception& error) {
     say("expert products: %s", error.what()); // no exception may reach the host's C code
     return STATUS_FAILED;

@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "block.h"
 #include "counters.h"
 #include "experts.h"
 #include "handshake.h"
@@ -43,13 +44,14 @@ bool is_one_list(const Tensor* rows) {
     return rows->ne[1] == 1 || rows->nb[2] == rows->ne[1] * rows->nb[1];
 }
 
-// Expert products whose weights lie in our buffer type, and nothing else: whatever is accepted
-// beyond that draws embeddings and norms here too. The loader asks with a made-up product of 512
+// Expert products whose weights lie in our buffer type, and what lies between them, so that a layer
+// is one piece of work; nothing else: whatever is accepted beyond that draws embeddings and norms
+// here too. The loader asks with a made-up product of 512
 // tokens whose weights lie in an empty buffer of this type; a no to that question would send the
 // experts elsewhere, so size is no criterion.
 bool supports_op(Device*, const Tensor* op) {
     if (op->op != ops.mul_mat_id) {
-        return false;
+        return follows_product(op);
     }
     const Tensor* weights = op->src[0];
     const Tensor* rows = op->src[1];

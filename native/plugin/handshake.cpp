@@ -118,7 +118,10 @@ const char* check_ops(Context* context) {
     if (weights->op != 0 || product->op == plain->op || product->op == 0) {
         return "tensor layout: operation";
     }
+    Tensor* bias = host.ggml_new_tensor_4d(context, TYPE_F32, 4, 2, 1, 1);
     const bool found =
+        number_of(host.ggml_swiglu_split(context, rows, rows), "SWIGLU", ops.glu) &&
+        number_of(host.ggml_add_id(context, product, bias, ids), "ADD_ID", ops.add_id) &&
         number_of(product, "MUL_MAT_ID", ops.mul_mat_id) && number_of(weights, "NONE", ops.none) &&
         number_of(host.ggml_reshape_1d(context, rows, 48), "RESHAPE", ops.reshape) &&
         number_of(host.ggml_view_1d(context, rows, 8, 0), "VIEW", ops.view) &&

@@ -5,7 +5,7 @@ namespace hotset {
 
 // Numbers that the host chose and that change between its versions.
 struct Ops {
-    int none, reshape, view, permute, transpose, mul_mat_id;
+    int none, reshape, view, permute, transpose, mul_mat_id, glu, add_id;
 };
 
 extern Ops ops;

@@ -20,6 +20,9 @@ namespace hotset {
     X(ggml_mul_mat, ggml::Tensor*, (ggml::Context*, ggml::Tensor*, ggml::Tensor*))                 \
     X(ggml_mul_mat_id, ggml::Tensor*,                                                              \
       (ggml::Context*, ggml::Tensor * weights, ggml::Tensor * rows, ggml::Tensor * ids))           \
+    X(ggml_swiglu_split, ggml::Tensor*, (ggml::Context*, ggml::Tensor * gate, ggml::Tensor * up))  \
+    X(ggml_add_id, ggml::Tensor*,                                                                  \
+      (ggml::Context*, ggml::Tensor * rows, ggml::Tensor * bias, ggml::Tensor * ids))              \
     X(ggml_get_rows, ggml::Tensor*, (ggml::Context*, ggml::Tensor*, ggml::Tensor * which))         \
     X(ggml_set_rows, ggml::Tensor*,                                                                \
       (ggml::Context*, ggml::Tensor*, ggml::Tensor * rows, ggml::Tensor * which))                  \

@@ -6,7 +6,9 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -276,3 +278,27 @@ def test_many_engines_at_once_each_get_a_port_and_a_key_of_their_own() -> None:
             one_running.stop(grace_s=10)
     assert living_descendants() == []
     assert not any(psutil.pid_exists(r.pid) for r in running)
+
+
+def test_the_cause_of_a_failure_is_written_even_where_nobody_reads_yet(tmp_path: Path) -> None:
+    """The engine's log has a thread of its own; the process must not end before that thread has."""
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"no model")
+    launch = EmbeddedEngine().launch(settings_for(model, port=free_port()), ENVIRONMENT)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    filled = 0
+    with suppress(BlockingIOError):
+        while True:
+            filled += os.write(writing, b"\n" * 512)
+    os.set_blocking(writing, True)
+    worker = subprocess.Popen(
+        launch.argv, env=dict(launch.env), stdin=subprocess.PIPE, stderr=writing, text=True
+    )
+    os.close(writing)
+    with suppress(subprocess.TimeoutExpired):
+        worker.communicate(launch.stdin, timeout=2)
+    with open(reading, "rb") as log:
+        said = log.read()[filled:]
+    assert worker.wait() == 1
+    assert b"failed to load model" in said

@@ -48,6 +48,22 @@ def probe() -> None:
     )
 
 
+def flush_log() -> None:
+    """Wait until every line of llama.cpp's log is written: a thread of its own writes them.
+
+    `_exit` stops that thread between two lines, and the cause of a failure is the last one. The
+    functions are C++ ones, so a build may name them differently; then there is nothing to wait for.
+    """
+    library = ctypes.CDLL(sys.modules["xllamacpp.xllamacpp"].__file__)
+    try:
+        main_log, flush = library._Z15common_log_mainv, library._Z16common_log_flushP10common_log
+    except AttributeError:
+        return
+    main_log.restype = ctypes.c_void_p
+    flush.restype, flush.argtypes = None, [ctypes.c_void_p]
+    flush(main_log())
+
+
 def fill(params: Any, order: dict[str, Any]) -> None:
     """Set every parameter of the order; one that this build lacks is an error, not ignored."""
     params.model.path = order["model"]
@@ -81,13 +97,15 @@ def serve(order: dict[str, Any]) -> NoReturn:
     try:
         server = xllamacpp.Server(params)
     except RuntimeError:
-        # The cause is on stderr already; this exception says only that there was one.
+        # The cause is in the log; this exception says only that there was one.
+        flush_log()
         os._exit(1)
     # From here on a polite end is possible: destroy the server, flush, leave.
     signal.sigwait({signal.SIGTERM})
     # The server waits for running answers. Whoever wanted them has waited before the signal.
     signal.alarm(1)
     del server
+    flush_log()
     sys.stdout.flush()
     os._exit(0)
 
