@@ -113,6 +113,18 @@ def test_types_that_are_slow_to_decode_bind_the_cores_earlier() -> None:
     assert model_of(computer(), replace(MOE, bytes_by_type={})).host_bytes_s > 0
 
 
+def test_avx512_helps_the_types_whose_kernels_use_it_where_cores_are_the_limit() -> None:
+    def rate(name: str, features: frozenset[str], bandwidth_gb_s: int = 500) -> float:
+        machine = replace(computer(bandwidth_gb_s=bandwidth_gb_s), cpu_features=features)
+        return model_of(machine, replace(MOE, bytes_by_type={name: 1}), threads=4).host_bytes_s
+
+    narrow, wide = frozenset({"avx2"}), frozenset({"avx2", "avx512f"})
+    assert rate("Q4_K", wide) > rate("Q4_K", narrow)
+    for name in ("Q8_0", "IQ3_XXS", "MXFP4"):
+        assert rate(name, wide) == rate(name, narrow)
+    assert rate("Q4_K", wide, 10) == rate("Q4_K", narrow, 10)
+
+
 def test_what_is_not_known_is_assumed_named_and_widens_the_range() -> None:
     blind = replace(
         PC,
