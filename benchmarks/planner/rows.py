@@ -40,6 +40,15 @@ _CARDS: Mapping[str, tuple[int, int]] = {
     "T1000": (160, 3),
 }
 _EIGHT_LANES = frozenset({"RTX 5060 Ti"})
+# Runs on processors with AVX-512, by data sheets: Ryzen 9950X and 7700X, Core i9-10900X.
+# Their engines were compiled where they ran, or chose their kernels there.
+_WIDE_SOURCES = (
+    "r/LocalLLaMA 1rei65v",
+    "rtx5090-32gb-qwen3.8-flash-next.md",
+    "ggml-org/llama.cpp#27742",
+    "llmfit#755",
+    "user posts (DDR5-5200",
+)
 # The mixes that the recipes have; what they lack is scaled from the nearest.
 _NEAREST_MIX = {"IQ3": "Q2_K"}
 
@@ -156,6 +165,7 @@ def _machine(row: Row, nominal_share: float) -> Machine:
         num_threads=row.cores,
         devices=devices,
         ram_bandwidth_bytes_s=bandwidth,
+        cpu_features=frozenset({"avx512f"} if row.source.startswith(_WIDE_SOURCES) else ()),
     )
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from clikit import assert_refused, environment, hotset
 from enginekit import can_run_llama_server, llama_server
+from hotset.engine.llama_server import LlamaServerEngine
+from hotset.gguf.synth import write_fullscale
 from hotset.probe.cpu import cpu
 from hotset.probe.disk import disk_of
 from hotset.probe.measure import LEAST_FILE_BYTES
 from hotset.probe.measured import DiskFact, Measured, RamFact, ram_identity, save_measured
 from hotset.probe.memory import memory
+from store.softwarecard import environment_with_software_card
 
 DESCRIBED = (
     *("--gpu", "16GiB,RX 9070 XT", "--gpu-used", "1.5GiB", "--pcie", "4x16"),
@@ -46,7 +50,8 @@ def test_json_has_bytes_and_null_for_what_is_not_known(tmp_path: Path) -> None:
     assert facts["num_performance_cores"] is None
     (gpu,) = facts["devices"]
     assert gpu["free_bytes"] == (16 << 30) - (3 << 29)
-    assert gpu["link"] == {"pcie_generation": 4, "lanes": 16, "bandwidth_bytes_s": None}
+    assert gpu["link"] == {"pcie_generation": 4, "lanes": 16}
+    assert gpu["copy_bytes_s"] is None
 
 
 def test_a_saved_machine_is_the_same_machine_and_is_not_written_over(tmp_path: Path) -> None:
@@ -129,6 +134,38 @@ def test_what_was_measured_is_kept_and_used(tmp_path: Path) -> None:
     assert [shown["disk"]["read_bytes_s"]] == rates
     ram = kept["ram"] or {"read_bytes_s": None}
     assert shown["ram_bandwidth_bytes_s"] == ram["read_bytes_s"]
+
+
+@pytest.mark.skipif(not can_run_llama_server(), reason="the prebuilt engine needs AVX-512")
+def test_copies_to_a_card_are_measured_with_its_engine_and_planned_with(tmp_path: Path) -> None:
+    card = environment_with_software_card(LlamaServerEngine(llama_server()))
+    card = {name: card[name] for name in ("VK_DRIVER_FILES", "GGML_VK_VISIBLE_DEVICES")}
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "llama-server").symlink_to(llama_server())
+    env = environment(tmp_path, PATH=f"{programs}:/usr/bin:/bin", **card)
+    ended = hotset("doctor", "--measure", tmp_path, home=tmp_path, env=env)
+    assert (ended.code, ended.err) == (0, "")
+    (kept,) = json.loads((tmp_path / ".cache/hotset/machine.json").read_text())["cards"].values()
+    day = kept["day"]
+    assert re.search(rf"llvmpipe.* copies to it .* from it .* \(measured {day}\)", ended.out)
+    shown = hotset("machine", "show", "--json", "--engine", "llama-server", home=tmp_path, env=env)
+    (gpu,) = json.loads(shown.out)["devices"]
+    assert gpu["copy_bytes_s"] == kept["to_bytes_s"]
+
+
+def test_a_plan_says_where_its_rate_of_copies_comes_from(tmp_path: Path) -> None:
+    model = write_fullscale("qwen3-30b-a3b", tmp_path / "model.gguf", mix="Q4_K_M")
+    file = tmp_path / "machine.yaml"
+    text = "ram: 64GiB\ncores: 8\nram_bandwidth: 60GB/s\ngpus:\n  - {memory: 8GiB, pcie: 3x8%s}\n"
+    asked = ("plan", model, "--machine", file)
+    for more, source in (("", "80% of PCIe 3.0 x8"), (", link_bandwidth: 5GB/s", "measured")):
+        file.write_text(text % more)
+        sums = hotset(*asked, "--explain", home=tmp_path).out.splitlines()
+        (line,) = [line for line in sums if "copies to the device" in line]
+        assert line.endswith(f"GB/s ({source})")
+        screen = hotset(*asked, home=tmp_path).out
+        assert ("Copies to the card are counted at 80% of PCIe 3.0 x8;" in screen) == (not more)
 
 
 def test_kept_figures_are_shown_with_their_day_and_damaged_ones_are_ignored(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hotset.core.errors import MachineProblem
 from hotset.core.experience import RAM, Experience, Pace, Paces, pace_of
 from hotset.core.machine import Gpu, Machine
+from hotset.core.machine_text import MachineWords, described_machine
 from hotset.core.placement import Placement
 from hotset.core.plan import Plan, Wishes, make_plan
 from hotset.core.plan.common import cache_settings
@@ -254,3 +255,23 @@ def test_keys_tell_models_and_machines_apart_and_nothing_else() -> None:
     assert machine_key(computer(card(12), bandwidth_gb_s=50)) != machine_key(machine)
     assert machine_key(computer(card(16))) != machine_key(machine)
     assert machine_key(replace(machine, disk=None)) != machine_key(machine)
+
+
+@pytest.mark.parametrize("spilled_mib", [300, 1500])
+def test_what_was_moved_off_a_card_is_left_alone_like_a_larger_reserve(spilled_mib: int) -> None:
+    machine, spilled = computer(card(12)), spilled_mib * MIB
+    careful = planned(machine, Wishes(reserve_bytes=GIB + spilled))
+    warned = planned(
+        seen(machine, Experience(spilled_bytes={"CUDA0": spilled, "CUDA7": GIB})),
+        Wishes(reserve_bytes=GIB),
+    )
+    assert warned.footprint == careful.footprint
+    assert warned.placement == careful.placement
+    assert warned.reasons[:-1] == careful.reasons
+    assert "of CUDA0 are left alone" in warned.reasons[-1]
+
+
+def test_described_cores_are_another_processors_of_which_no_features_are_known() -> None:
+    here = replace(computer(), cpu_features=frozenset({"avx512f"}))
+    assert described_machine(MachineWords(), here).cpu_features == {"avx512f"}
+    assert not described_machine(MachineWords(cores=4), here).cpu_features

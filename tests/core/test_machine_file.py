@@ -35,7 +35,8 @@ def gpus(draw: st.DrawFn, ram: int) -> Gpu:
         is_integrated=draw(st.booleans()),
         shares_ram=shares_ram,
         bandwidth_bytes_s=draw(rates),
-        link=draw(st.none() | st.builds(Link, st.integers(1, 6), st.just(8), maybe_rates)),
+        link=draw(st.none() | st.builds(Link, st.integers(1, 6), st.just(8))),
+        copy_bytes_s=draw(maybe_rates),
         backend=draw(st.none() | st.sampled_from(Backend)),
         bus_id=draw(st.sampled_from(["", "0000:03:00.0"])),
     )
@@ -168,7 +169,7 @@ def card(**words: Any) -> dict[str, Any]:
         (card(shared="yes"), "gpus[1].shared: 'yes' is neither true nor false"),
         (card(bandwidth="fast"), "gpus[1].bandwidth: 'fast' is no rate"),
         (card(pcie="x16"), "gpus[1].pcie: 'x16' is no slot"),
-        (card(link_bandwidth="20GB/s"), "gpus[1].link_bandwidth: of which slot?"),
+        (card(link_bandwidth="fast"), "gpus[1].link_bandwidth: 'fast' is no rate"),
         (card(backend="opengl"), "gpus[1].backend: 'opengl' is none of cuda, rocm, vulkan"),
         (card(user="me"), "gpus[1].user: unknown key (did you mean 'used'?)"),
         (OK | {"cpu": ["x" * 100]}, "cpu: '['xxxxx"),

@@ -16,6 +16,7 @@ from hotset.core.parts import cache_units, split_model
 from hotset.core.placement import Placement
 from hotset.core.speed import (
     FITTED,
+    MEASURED,
     HostExperts,
     HostTier,
     SpeedModel,
@@ -112,6 +113,18 @@ def test_types_that_are_slow_to_decode_bind_the_cores_earlier() -> None:
     assert model_of(computer(), replace(MOE, bytes_by_type={})).host_bytes_s > 0
 
 
+def test_avx512_helps_the_types_whose_kernels_use_it_where_cores_are_the_limit() -> None:
+    def rate(name: str, features: frozenset[str], bandwidth_gb_s: int = 500) -> float:
+        machine = replace(computer(bandwidth_gb_s=bandwidth_gb_s), cpu_features=features)
+        return model_of(machine, replace(MOE, bytes_by_type={name: 1}), threads=4).host_bytes_s
+
+    narrow, wide = frozenset({"avx2"}), frozenset({"avx2", "avx512f"})
+    assert rate("Q4_K", wide) > rate("Q4_K", narrow)
+    for name in ("Q8_0", "IQ3_XXS", "MXFP4"):
+        assert rate(name, wide) == rate(name, narrow)
+    assert rate("Q4_K", wide, 10) == rate("Q4_K", narrow, 10)
+
+
 def test_what_is_not_known_is_assumed_named_and_widens_the_range() -> None:
     blind = replace(
         PC,
@@ -129,11 +142,19 @@ def test_what_is_not_known_is_assumed_named_and_widens_the_range() -> None:
 
 
 def test_a_link_carries_what_was_measured_or_what_its_wires_and_the_ram_allow() -> None:
-    def link(value: Link | None, ram_gb_s: float = 100) -> float:
-        gpu = replace(card(16), link=value)
-        return model_of(computer(gpu, bandwidth_gb_s=ram_gb_s)).link_bytes_s
+    def model(value: Link | None, ram_gb_s: float = 100, copies: int | None = None) -> SpeedModel:
+        gpu = replace(card(16), link=value, copy_bytes_s=copies)
+        return model_of(computer(gpu, bandwidth_gb_s=ram_gb_s))
 
-    assert link(Link(4, 16, 21_000_000_000)) == 21e9
+    def link(value: Link | None, ram_gb_s: float = 100) -> float:
+        return model(value, ram_gb_s).link_bytes_s
+
+    for slot in (Link(4, 16), None):
+        measured = model(slot, copies=21_000_000_000)
+        assert (measured.link_bytes_s, measured.link_source) == (21e9, MEASURED)
+    assert model(Link(4, 8)).link_source == "80% of PCIe 4.0 x8"
+    assert model(None).link_source == "80% of PCIe 3.0 x16, assumed"
+    assert model(Link(5, 16), ram_gb_s=40).link_source == "half of what RAM delivers"
     assert link(Link(4, 8)) == pytest.approx(0.8 * Link(4, 8).limit_bytes_s)
     assert link(Link(5, 16), ram_gb_s=40) == 20e9
     assert 0 < link(None) < 12e9

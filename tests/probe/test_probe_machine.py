@@ -18,7 +18,14 @@ from hotset.core.units import GIB, MIB
 from hotset.probe.cpu import cpu
 from hotset.probe.described import read_machine
 from hotset.probe.disk import disk_of
-from hotset.probe.measured import DiskFact, Measured, RamFact, ram_identity
+from hotset.probe.measured import (
+    CopyFact,
+    DiskFact,
+    Measured,
+    RamFact,
+    card_identity,
+    ram_identity,
+)
 from hotset.probe.this_machine import this_machine
 from sysfskit import AMD, add_card, add_metrics, amd_files, write
 
@@ -76,6 +83,23 @@ def test_only_measurements_of_this_machine_and_this_disk_are_used(tmp_path: Path
     assert seen.ram_bandwidth_bytes_s is None
     assert seen.disk == Disk(DiskKind.UNKNOWN)
     assert this_machine(measured=ours, model=models / "gone", root=root).disk is None
+
+
+def test_copies_to_a_card_are_those_measured_of_it_in_its_slot(tmp_path: Path) -> None:
+    root = system(tmp_path)
+    listed = [Device("Vulkan0", "AMD Radeon RX 9070 XT (RADV GFX1201)", 16 * GIB, 14 * GIB)]
+
+    def copies(identity: str) -> int | None:
+        kept = Measured(cards={identity: CopyFact(21 * 10**9, 1, "2026-11-30")})
+        (gpu,) = this_machine(measured=kept, root=root, listed=listed).devices
+        return gpu.copy_bytes_s
+
+    (gpu,) = this_machine(measured=Measured(), root=root, listed=listed).devices
+    assert gpu.link is not None
+    assert copies(card_identity(gpu)) == 21 * 10**9
+    narrow = replace(gpu, link=replace(gpu.link, lanes=4))
+    for other in (narrow, replace(gpu, name="Another"), replace(gpu, bus_id="0000:04:00.0")):
+        assert copies(card_identity(other)) is None
 
 
 def test_the_real_machine_makes_sense_and_can_be_written_down_and_read_back(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hotset.core.units import GIB, MIB
 from hotset.probe.cpu import Cpu
 from hotset.probe.measure import LEAST_FILE_BYTES, measure_disk, measure_ram
 from hotset.probe.measured import (
+    CopyFact,
     DiskFact,
     Measured,
     RamFact,
@@ -102,6 +104,7 @@ def test_memory_is_not_measured_where_little_is_free(tmp_path: Path) -> None:
 SOME = Measured(
     RamFact(60 * 10**9, "A CPU, 8 cores, 32 GiB", "2026-11-30"),
     {"ext4 on Disk 1": DiskFact(3 * 10**9, 2 * 10**9, "2026-11-29")},
+    {"0000:03:00.0, A card": CopyFact(24 * 10**9, 20 * 10**9, "2026-11-28")},
 )
 
 
@@ -111,6 +114,15 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
         assert save_measured(file, measured) == ""
         assert load_measured(file) == (measured, "")
     assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_file_from_before_cards_were_measured_is_as_good_as_ever(tmp_path: Path) -> None:
+    file = tmp_path / "machine.json"
+    save_measured(file, SOME)
+    data = json.loads(file.read_text())
+    del data["cards"]
+    file.write_text(json.dumps(data))
+    assert load_measured(file) == (replace(SOME, cards={}), "")
 
 
 def test_nothing_kept_is_nothing_to_speak_of(tmp_path: Path) -> None:
@@ -127,6 +139,7 @@ DAMAGED = [
     '{"version": 1, "ram": 5, "disks": {}}',
     '{"version": 1, "ram": null, "disks": 5}',
     '{"version": 1, "ram": null, "disks": {"x": {}}}',
+    '{"version": 1, "ram": null, "disks": {}, "cards": {"x": {"to_bytes_s": 1}}}',
     json.dumps({"version": 1, "ram": {"read_bytes_s": -1, "identity": "", "day": ""}, "disks": {}}),
     json.dumps({"version": 1, "ram": {"read_bytes_s": 1, "identity": 5, "day": ""}, "disks": {}}),
     json.dumps({"version": 1, "ram": {"read_bytes_s": 10**15}, "disks": {}}),

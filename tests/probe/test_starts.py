@@ -16,6 +16,7 @@ from hotset.probe.starts import (
     StartKey,
     experience_of,
     keep_answer,
+    keep_spill,
     keep_start,
     load_kept,
 )
@@ -70,6 +71,20 @@ def test_a_plan_that_was_corrected_does_not_make_the_engine_forget_how_wrong_the
     assert found.compute_bytes == {("CUDA0", "shape"): 300, ("CUDA0", "another"): 50}
     keep_start(file, KEY, {"shape": (300, 250)})
     assert experience(file).compute_bytes["CUDA0", "shape"] == 300
+
+
+def test_what_a_driver_moved_away_adds_up_and_stays_with_its_engine_and_model(file: Path) -> None:
+    assert keep_spill(file, KEY, 300) == ""
+    keep_start(file, KEY, {"shape": (200, 300)}, 77)
+    keep_spill(file, KEY, 200)
+    found = experience(file)
+    assert (found.spilled("CUDA0"), found.spilled("CUDA1")) == (500, 0)
+    assert (found.compute_bytes, found.overhead_bytes) == ({("CUDA0", "shape"): 300}, {"CUDA0": 77})
+    assert experience(file, model="other").spilled("CUDA0") == 0
+    record = json.loads(file.read_text())
+    del record["starts"][0]["spilled_bytes"]  # as earlier versions wrote it
+    file.write_text(json.dumps(record))
+    assert experience(file).compute_bytes == found.compute_bytes
 
 
 def test_the_last_answers_count_and_absurd_ones_do_not(file: Path) -> None:

@@ -136,6 +136,7 @@ class Alone:
                 on_line=watch.on_line,
                 on_pid=watch.on_pid,
                 cancel=watch.cancel,
+                tells_spills=True,
             )
             own.resources.callback(running.stop, grace_s=0)
             own.experts.adopt()

@@ -39,7 +39,8 @@ def doctor(
         bool,
         typer.Option(
             "--measure",
-            help="Measure memory and disks for some seconds, and keep the figures for plans."
+            help="Measure memory, disks and copies to graphics cards for some seconds, and keep the"
+            " figures for plans."
             " Reads model files, writes none.",
         ),
     ] = False,
@@ -79,7 +80,7 @@ def _findings(paths: list[Path], *, is_measuring: bool) -> Iterator[Finding]:
         facts={"version": __version__, "python": platform.python_version()},
     )
     yield _native()
-    devices: list[Device] = []
+    devices: dict[Engine, tuple[Device, ...]] = {}
     yield from _engines(devices)
     yield from machine_findings(paths, devices, is_measuring=is_measuring)
 
@@ -103,7 +104,7 @@ def _native() -> Finding:
     )
 
 
-def _engines(devices: list[Device]) -> Iterator[Finding]:
+def _engines(devices: dict[Engine, tuple[Device, ...]]) -> Iterator[Finding]:
     """Each engine; its devices are added to `devices`."""
     from hotset.engine.base import scrubbed
     from hotset.engine.embedded import EmbeddedEngine
@@ -126,14 +127,17 @@ def _engines(devices: list[Device]) -> Iterator[Finding]:
 
 
 def _engine(
-    engine: Engine, subject: str, check: Callable[[], StoreCheck], found: list[Device]
+    engine: Engine,
+    subject: str,
+    check: Callable[[], StoreCheck],
+    found: dict[Engine, tuple[Device, ...]],
 ) -> Finding:
     try:
         info = engine.describe(os.environ)
     except HotsetError as problem:
         _, _, text = problem.message.partition(": ")
         return Finding(Level.PROBLEM, subject, text or problem.message, _REINSTALL)
-    found += info.devices
+    found[engine] = info.devices
     store = check()
     devices = ", ".join(f"{d.name} ({d.description})" for d in info.devices) or "CPU only"
     plugins = f"plugin API {info.backend_api}" if info.backend_api else "takes no plugins"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,9 @@ from hotset.core.units import GIB, MIB, format_bytes, format_rate
 if TYPE_CHECKING:
     from hotset.core.devices import Device
     from hotset.core.machine import Gpu
+    from hotset.engine.base import Engine
     from hotset.probe.disk import MountedDisk
-    from hotset.probe.measured import Measured
+    from hotset.probe.measured import CopyFact, Measured
     from hotset.probe.memory import Memory
 
 __all__ = ["machine_findings"]
@@ -35,21 +35,22 @@ _USUAL_ROTATING_BYTES_S = 150 * 10**6
 
 
 def machine_findings(
-    paths: Sequence[Path], listed: Sequence[Device], *, is_measuring: bool
+    paths: Sequence[Path], engines: Mapping[Engine, Sequence[Device]], *, is_measuring: bool
 ) -> Iterator[Finding]:
     """What this machine is, and what stands in the way.
 
     Args:
         paths: model files or folders, for the disks behind them.
-        listed: the devices of all engines that answered.
+        engines: those that answered, with their devices.
         is_measuring: measure anew, and keep the figures.
     """
     measured = kept_measurements()
     complaint = ""
     if is_measuring:
-        measured, reasons = _measure(paths, measured)
+        from hotset.cli.measuring import measure_all
         from hotset.probe.measured import save_measured
 
+        measured, reasons = measure_all(paths, engines, measured)
         complaint = save_measured(measured_file(os.environ), measured)
         for subject, reason, remedy in reasons:
             yield Finding(
@@ -59,7 +60,7 @@ def machine_findings(
                 remedy,
             )
     yield from _memory(measured)
-    yield from _graphics(listed)
+    yield from _graphics([device for found in engines.values() for device in found], measured)
     for path in paths:
         yield _disk(path, measured)
     if complaint:
@@ -124,16 +125,17 @@ def _lack_of_memory(ram: Memory) -> tuple[str, str]:
     return "", ""
 
 
-def _graphics(listed: Sequence[Device]) -> Iterator[Finding]:
+def _graphics(listed: Sequence[Device], measured: Measured) -> Iterator[Finding]:
     from hotset.core.devices import merge_devices
     from hotset.probe.graphics import graphics
+    from hotset.probe.measured import card_identity
     from hotset.probe.memory import memory
 
     ram = memory()
     here = graphics(ram.usable_bytes, ram.available_bytes, with_users=True)
     usable = merge_devices(here.gpus, listed)
     for gpu in usable:
-        yield _usable(gpu)
+        yield _usable(gpu, measured.cards.get(card_identity(gpu)))
     used = {gpu.bus_id for gpu in usable}
     for gpu in here.gpus:
         if gpu.bus_id not in used:
@@ -157,8 +159,15 @@ def _graphics(listed: Sequence[Device]) -> Iterator[Finding]:
         yield Finding(Level.OK, "graphics", "no card found; models run on the processor")
 
 
-def _usable(gpu: Gpu) -> Finding:
-    text, facts = gpu_line(gpu), asdict(gpu)
+def _usable(gpu: Gpu, kept: CopyFact | None) -> Finding:
+    text, facts = gpu_line(gpu), asdict(gpu) | {"measured": asdict(kept) if kept else None}
+    if kept:
+        text += (
+            f" · copies to it {format_rate(kept.to_bytes_s)}, from it"
+            f" {format_rate(kept.from_bytes_s)} (measured {kept.day})"
+        )
+    elif not gpu.shares_ram:
+        text += " · copies not measured (--measure does it)"
     if gpu.link and gpu.link.limit_bytes_s < _SLOW_LINK_BYTES_S:
         return Finding(
             Level.WARNING,
@@ -246,50 +255,6 @@ def _weakness(disk: MountedDisk, read_bytes_s: int) -> tuple[str, str]:
 
 def _num_models(path: Path) -> int | None:
     """GGUF files in a folder and in those directly below; None for a file."""
-    return sum(1 for _ in _model_files(path)) if path.is_dir() else None
+    from hotset.cli.measuring import model_files
 
-
-def _model_files(path: Path) -> Iterator[Path]:
-    if path.is_file():
-        yield path
-    for pattern in ("*.gguf", "*/*.gguf"):
-        yield from path.glob(pattern)
-
-
-def _measure(
-    paths: Sequence[Path], before: Measured
-) -> tuple[Measured, list[tuple[str, str, str]]]:
-    """New figures beside those of other disks; what has none, with its reason and remedy."""
-    from hotset.probe.cpu import cpu
-    from hotset.probe.disk import disk_of
-    from hotset.probe.measure import measure_disk, measure_ram
-    from hotset.probe.measured import DiskFact, RamFact, ram_identity
-    from hotset.probe.memory import memory
-
-    day = datetime.date.today().isoformat()
-    reasons: list[tuple[str, str, str]] = []
-    processor, ram = cpu(), memory()
-    speed = measure_ram(processor.num_cores, ram.available_bytes)
-    if isinstance(speed, str):
-        reasons.append(("memory", speed, "measure again when other programs rest"))
-    else:
-        identity = ram_identity(processor, ram.total_bytes)
-        before = replace(before, ram=RamFact(speed.read_bytes_s, identity, day))
-    disks = dict(before.disks)
-    for path in paths:
-        try:
-            disk, file = disk_of(path), _largest(path)
-        except OSError:
-            continue  # the finding about this disk says so
-        found = measure_disk(file, disk.file_system) if file else "there is no model file to read"
-        if isinstance(found, str):
-            subject = f"the disk of {path.absolute()}"
-            reasons.append((subject, found, "name a folder on that disk with a large model file"))
-        else:
-            disks[disk.identity] = DiskFact(found.read_bytes_s, found.random_read_bytes_s, day)
-    return replace(before, disks=disks), reasons
-
-
-def _largest(path: Path) -> Path | None:
-    """The model file with most of its bytes really on the disk; None without one."""
-    return max(_model_files(path), key=lambda file: file.stat().st_blocks, default=None)
+    return sum(1 for _ in model_files(path)) if path.is_dir() else None

@@ -111,6 +111,7 @@ class Fleet:
                 on_line=watch.on_line,
                 on_pid=watch.on_pid,
                 cancel=watch.cancel,
+                tells_spills=True,
             )
             stack.callback(running.stop, grace_s=0)
             self.cards.settle(model_id)

@@ -205,11 +205,16 @@ def launch(
     on_pid: Callable[[int], None] | None = None,
     cancel: threading.Event | None = None,
     is_open: bool = False,
+    tells_spills: bool = False,
 ) -> Running:
     """Start the engine, and once more with a smaller plan where memory did not suffice.
 
     What the start shows is compared with the plan and kept for the next one. See
-    `hotset.engine.start.start` for the arguments and what it raises.
+    `hotset.engine.start.start` for the other arguments and what it raises.
+
+    Args:
+        tells_spills: after the first answer look by itself for what the driver has moved off a
+            card, and say so; else `Running.after_answer` is there to be called.
 
     Raises:
         FileProblem: besides, for a file that has gone or changed since the plan was made.
@@ -217,22 +222,25 @@ def launch(
     from hotset.cli.pacing import PaceKeeper
     from hotset.cli.proving import first_look, prove
     from hotset.cli.replanning import replanned, retold
+    from hotset.cli.spilling import SpillWatch
     from hotset.cli.subjects import check_unchanged
     from hotset.core.errors import HotsetError
     from hotset.engine.shortage import MemoryShort
     from hotset.engine.start import start
 
     def begin(ready: Launchable, settings: Settings) -> Running:
-        keeper = PaceKeeper(ready)
+        keeper, spills = PaceKeeper(ready), SpillWatch(ready)
 
         def hear(line: str) -> None:
             keeper.hear(line)
             if on_line:
                 on_line(line)
+            if tells_spills and keeper.num_answers and (said := spills.look()):
+                _say(f"{said} (`hotset unload {settings.alias}` has it start anew)", on_line)
 
         check_unchanged(ready.stamps)
         try:
-            return start(
+            running = start(
                 ready.engine,
                 replace(settings, tells_memory_first=first_look(ready) is not None),
                 os.environ,
@@ -244,6 +252,9 @@ def launch(
                 is_open=is_open,
                 refuses=first_look(ready),
             )
+            spills.adopt(running.pid, running.loaded)
+            running.after_answer = spills.look
+            return running
         except HotsetError:
             check_unchanged(ready.stamps)  # then this is why
             raise

@@ -204,6 +204,8 @@ def gpu_line(gpu: Gpu) -> str:
         parts.append(format_rate(gpu.bandwidth_bytes_s))
     if gpu.link:
         parts.append(f"PCIe {gpu.link.pcie_generation}.0 x{gpu.link.lanes}")
+    if gpu.copy_bytes_s:
+        parts.append(f"copies at {format_rate(gpu.copy_bytes_s)}")
     if gpu.engine_name:
         parts.append(f"as {gpu.engine_name}")
     return " · ".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,4 +44,8 @@ def machine_now(engine: Engine, model: Path | None) -> tuple[Machine, EngineInfo
 
     info = engine.describe(os.environ) if isinstance(engine, LlamaServerEngine) else None
     listed = info.devices if info else ()
-    return this_machine(measured=kept_measurements(), model=model, listed=listed), info
+    machine = this_machine(measured=kept_measurements(), model=model, listed=listed)
+    if info is None:  # its published build is one for AVX2
+        known = (name for name in machine.cpu_features if not name.startswith("avx512"))
+        machine = replace(machine, cpu_features=frozenset(known))
+    return machine, info

@@ -76,6 +76,11 @@ class PaceKeeper:
         self._log = AnswerLog()
         self._next_at = 0.0
 
+    @property
+    def num_answers(self) -> int:
+        """Answers that the engine has finished so far."""
+        return self._log.num_finished
+
     def hear(self, line: str) -> None:
         """Called on the thread that reads the log."""
         times = self._log.hear(line)

@@ -210,6 +210,7 @@ def _experts_line(ready: Launchable, plan: Plan) -> str:
 
 def _footnotes(machine: Machine, wishes: Wishes, plan: Plan) -> Iterator[str]:
     from hotset.core.placement import default_reserve_bytes
+    from hotset.core.speed import MEASURED
 
     if plan.has_devices and machine.devices:
         reserve = wishes.reserve_bytes
@@ -221,6 +222,13 @@ def _footnotes(machine: Machine, wishes: Wishes, plan: Plan) -> Iterator[str]:
         yield (
             f"  Assumed, not measured: {', '.join(plan.speed.assumed)};"
             " `hotset doctor --measure` measures it."
+        )
+    terms = (*plan.speed.decode_terms, *plan.speed.prefill_terms)
+    source = next((term.source for term in terms if term.source), "")
+    if source and source != MEASURED and not plan.speed.num_answers:
+        yield (
+            f"  Copies to the card are counted at {source}; `hotset doctor --measure` measures"
+            " them."
         )
 
 
@@ -279,4 +287,5 @@ def _term_facts(term: Term) -> dict[str, Any]:
         "count": term.count,
         "each_s": term.each_s,
         "seconds": term.seconds,
+        "source": term.source,
     }

@@ -149,12 +149,23 @@ def answer_once(
     from hotset.cli.screen import note
 
     answer = talk.ask(question)
+    said = _after_answer(running)
     if as_json:
         print(json.dumps(_as_json(answer, running), ensure_ascii=False))
     else:
         note(summary(answer, running, experts))
+    if said:
+        note(said)
     if answer.finish_reason == "interrupted":
         raise typer.Exit(_INTERRUPTED)
+
+
+def _after_answer(running: Running) -> str:
+    """What there is to tell of the engine now that it has computed something; "" for nothing."""
+    said = running.after_answer()
+    if said:
+        running.remarks = (*running.remarks, said)
+    return said
 
 
 def _converse(talk: Conversation, running: Running, experts: ExpertWatch) -> None:
@@ -183,6 +194,8 @@ def _converse(talk: Conversation, running: Running, experts: ExpertWatch) -> Non
             try:
                 _check_text(text, "this line")
                 note(summary(talk.ask(text), running, experts))
+                if said := _after_answer(running):
+                    note(said)
             except (ClientProblem, ConfigProblem, EngineProblem) as problem:
                 if not running.is_alive():
                     raise

@@ -64,6 +64,7 @@ class Experience:
         overhead_bytes: by device: what the process held there beside its own buffers.
         own: by setup (`core.plan.pace`): answers of this model.
         others: by setup: the medians of all models that have run here.
+        spilled_bytes: by device: what its driver moved to RAM although it seemed to be free.
     """
 
     compute_bytes: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Experience:
     overhead_bytes: Mapping[str, int] = field(default_factory=dict)
     own: Mapping[str, Paces] = field(default_factory=dict)
     others: Mapping[str, Paces] = field(default_factory=dict)
+    spilled_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def compute(self, device: str, shape: str, estimate_bytes: int) -> int:
         """Buffers of a batch: as seen, or the estimate, raised where starts have exceeded it."""
@@ -81,3 +83,7 @@ class Experience:
 
     def overhead(self, device: str, assumed_bytes: int) -> int:
         return self.overhead_bytes.get(device, assumed_bytes)
+
+    def spilled(self, device: str) -> int:
+        """What cannot be had of a device although it looks free."""
+        return self.spilled_bytes.get(device, 0)

@@ -58,12 +58,10 @@ class Link:
     Attributes:
         pcie_generation: 1 to 6.
         lanes: 1 to 16.
-        bandwidth_bytes_s: measured from RAM to the device; None if it was not measured.
     """
 
     pcie_generation: int
     lanes: int
-    bandwidth_bytes_s: int | None = None
 
     @property
     def limit_bytes_s(self) -> int:
@@ -100,6 +98,8 @@ class Gpu:
         shares_ram: its memory is the machine's RAM: what it takes is gone there.
         bandwidth_bytes_s: of its own memory; for one that shares RAM None means that of the RAM.
         link: None for an integrated device, and where not known.
+        copy_bytes_s: large copies from pinned RAM to the device, as measured; None if they were
+            not.
         backend: None where no engine has it.
         engine_name: the engine's own name for it ("CUDA0", "Vulkan1"); "" where no engine has it.
         bus_id: PCI address "0000:03:00.0"; "" where not known.
@@ -114,6 +114,7 @@ class Gpu:
     shares_ram: bool = False
     bandwidth_bytes_s: int | None = None
     link: Link | None = None
+    copy_bytes_s: int | None = None
     backend: Backend | None = None
     engine_name: str = ""
     bus_id: str = ""

@@ -72,7 +72,7 @@ def _gpu_words(gpu: Gpu) -> dict[str, object]:
         "used": _size(gpu.used_bytes),
         "bandwidth": _rate(gpu.bandwidth_bytes_s),
         "pcie": f"{gpu.link.pcie_generation}x{gpu.link.lanes}" if gpu.link else None,
-        "link_bandwidth": _rate(gpu.link.bandwidth_bytes_s) if gpu.link else None,
+        "link_bandwidth": _rate(gpu.copy_bytes_s),
         "integrated": gpu.is_integrated,
         "shared": gpu.shares_ram,
         "backend": str(gpu.backend or _NO_BACKEND),
@@ -201,14 +201,6 @@ def _gpu(words: _Words, ram_bytes: int) -> Gpu:
             f"{words.at('memory')}: {format_bytes(total)} shared with {format_bytes(ram_bytes)} of"
             " RAM; it can be no more than that"
         )
-    link = words.link("pcie")
-    link_bandwidth = words.rate("link_bandwidth")
-    if link_bandwidth is not None:
-        if link is None:
-            raise ConfigProblem(
-                f"{words.at('link_bandwidth')}: of which slot? state pcie as well, like 4x16"
-            )
-        link = Link(link.pcie_generation, link.lanes, link_bandwidth)
     vendor = words.text("vendor")
     vendor = vendor_of(name) if vendor is None else vendor
     bandwidth = words.rate("bandwidth")
@@ -222,7 +214,8 @@ def _gpu(words: _Words, ram_bytes: int) -> Gpu:
         is_integrated=words.flag("integrated", default=shares_ram),
         shares_ram=shares_ram,
         bandwidth_bytes_s=bandwidth,
-        link=link,
+        link=words.link("pcie"),
+        copy_bytes_s=words.rate("link_bandwidth"),
         backend=_backend(words, vendor),
         engine_name=words.text("device") or "",
         bus_id=words.text("bus") or "",

@@ -95,6 +95,8 @@ def described_machine(words: MachineWords, base: Machine | None = None) -> Machi
         base = _blank(words)
     machine = _with_ram(words, base)
     machine = _with_cores(words, machine)
+    if words.cores is not None:  # another processor: nobody has said what it can do
+        machine = replace(machine, cpu_features=frozenset())
     if words.ram_bandwidth is not None:
         rate = read_rate(words.ram_bandwidth, "--ram-bw")
         machine = replace(machine, ram_bandwidth_bytes_s=rate)

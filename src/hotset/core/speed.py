@@ -22,6 +22,7 @@ from hotset.core.placement import Placement
 
 __all__ = [
     "FITTED",
+    "MEASURED",
     "NOMINAL_DEPTH_TOKENS",
     "Estimate",
     "HostExperts",
@@ -39,6 +40,9 @@ __all__ = [
 NOMINAL_DEPTH_TOKENS = 4096
 """Tokens in the context for which speeds are stated."""
 
+MEASURED = "measured"
+"""The source of a rate that was measured on this machine."""
+
 # Assumed where nothing was measured or described; a plan says so by a wider range.
 _ASSUMED_RAM_BYTES_S = 40_000_000_000  # two channels of DDR4-3200, four fifths of their 51 GB/s
 _ASSUMED_VRAM_BYTES_S = 300_000_000_000
@@ -48,6 +52,12 @@ _LINK_SHARE = 0.8  # of what the wires carry, from pinned memory
 _COPY_SHARE = 0.5  # of what RAM delivers: 18 GB/s where reads give 44.5 GB/s, 20 to 25 at most
 _PAGEABLE_SHARE = 0.35  # from mapped files: 6 to 8 GB/s where pinned memory gives 20 to 25
 _SLOW_TYPES = ("IQ1", "IQ2", "IQ3")  # bound by decoding on a CPU, not by reading
+# What an engine built for AVX-512 gets through of these types, over one built for AVX2. Measured
+# without repacking on one machine: Q4_K 1.21, Q5_K 1.30, IQ4_XS 1.19; 0.91 to 1.09 for Q4_0, Q6_K,
+# Q8_0, MXFP4, IQ3_XXS and IQ2_XXS, whose kernels gain nothing by it.
+_WIDE_TYPES = ("Q4_K", "Q5_K", "IQ4_XS")
+_WIDE_FACTOR = 1.2
+_WIDE = "avx512f"
 # Tokens that are computed in the time in which one token's weights are read.
 _DEVICE_REUSE = 10.0
 _CPU_REUSE = 4.5
@@ -118,6 +128,7 @@ class Term:
         n_bytes: read or copied; 0 for a term that counts events.
         bytes_s: at which rate; 0 for such a term.
         count, each_s: events, and how long one takes; 0 for a term of bytes.
+        source: in words, where the rate comes from if that differs from machine to machine.
     """
 
     what: str
@@ -125,6 +136,7 @@ class Term:
     bytes_s: float = 0.0
     count: int = 0
     each_s: float = 0.0
+    source: str = ""
 
     @property
     def seconds(self) -> float:
@@ -149,6 +161,7 @@ class SpeedModel:
         device_bytes_s: what decode gets of each device's memory.
         host_bytes_s: what the CPU gets through.
         link_bytes_s: from pinned RAM to the first device.
+        link_source: where that comes from, in words; `MEASURED` if it was measured.
         disk_bytes_s: reads of whole experts.
         hits: how often a cache of the model's experts does.
         assumed: figures that nobody has measured, by name.
@@ -157,6 +170,7 @@ class SpeedModel:
     device_bytes_s: tuple[float, ...]
     host_bytes_s: float
     link_bytes_s: float
+    link_source: str
     disk_bytes_s: float
     hits: HitCurve
     rates: Rates
@@ -181,14 +195,13 @@ def speed_model(
         devices.append(own * rates.vram_share)
     disk = machine.disk
     disk_bytes_s = disk and (disk.random_read_bytes_s or disk.read_bytes_s)
-    total = sum(spec.bytes_by_type.values())
-    slow = sum(n for name, n in spec.bytes_by_type.items() if name.startswith(_SLOW_TYPES))
-    share = slow / total if total else 0.0
-    per_core = 1 / (share / rates.slow_core_bytes_s + (1 - share) / rates.core_bytes_s)
+    link_bytes_s, link_source = _link(machine.devices, ram)
+    per_core = _core_bytes_s(spec, rates, is_wide=_WIDE in machine.cpu_features)
     return SpeedModel(
         device_bytes_s=tuple(devices),
         host_bytes_s=min(ram * rates.ram_share, threads * per_core),
-        link_bytes_s=_link_bytes_s(machine.devices, ram),
+        link_bytes_s=link_bytes_s,
+        link_source=link_source,
         disk_bytes_s=disk_bytes_s or _ASSUMED_DISK_BYTES_S,
         hits=spec.hits,
         rates=rates,
@@ -196,15 +209,38 @@ def speed_model(
     )
 
 
-def _link_bytes_s(devices: tuple[Gpu, ...], ram_bytes_s: int) -> float:
-    """From pinned RAM to the first device; a device that shares RAM copies within it."""
-    if not devices or devices[0].shares_ram:
-        return ram_bytes_s / 2
-    link = devices[0].link
-    if link is not None and link.bandwidth_bytes_s:
-        return link.bandwidth_bytes_s
-    wires = link.limit_bytes_s if link else _ASSUMED_LINK_BYTES_S
-    return min(wires * _LINK_SHARE, ram_bytes_s * _COPY_SHARE)
+def _core_bytes_s(spec: ModelSpec, rates: Rates, *, is_wide: bool) -> float:
+    """What one core gets through of a model's mix of types.
+
+    Args:
+        is_wide: the engine computes with AVX-512.
+    """
+    total = sum(spec.bytes_by_type.values())
+    if not total:
+        return rates.core_bytes_s
+    seconds = 0.0
+    for name, n_bytes in spec.bytes_by_type.items():
+        each = rates.slow_core_bytes_s if name.startswith(_SLOW_TYPES) else rates.core_bytes_s
+        each *= _WIDE_FACTOR if is_wide and name.startswith(_WIDE_TYPES) else 1.0
+        seconds += n_bytes / each
+    return total / seconds
+
+
+def _link(devices: tuple[Gpu, ...], ram_bytes_s: int) -> tuple[float, str]:
+    """From pinned RAM to the first device, and where that comes from; a device that shares RAM
+    copies within it."""
+    first = devices[0] if devices else None
+    if first is not None and first.copy_bytes_s:
+        return first.copy_bytes_s, MEASURED
+    within = ram_bytes_s * _COPY_SHARE, "half of what RAM delivers"
+    if first is None or first.shares_ram:
+        return within
+    if first.link is None:
+        wires, of_what = _ASSUMED_LINK_BYTES_S, "PCIe 3.0 x16, assumed"
+    else:
+        wires = first.link.limit_bytes_s
+        of_what = f"PCIe {first.link.pcie_generation}.0 x{first.link.lanes}"
+    return min((wires * _LINK_SHARE, f"{_LINK_SHARE:.0%} of {of_what}"), within)
 
 
 def decode_terms(
@@ -255,7 +291,7 @@ def _cache_terms(
     rate = model.link_bytes_s * (1 if host.is_pinned else _PAGEABLE_SHARE)
     return [
         Term("expert cache: waits", count=len(units), each_s=model.rates.cache_unit_s),
-        Term("expert cache: uploads of misses", int(missed), rate),
+        Term("expert cache: uploads of misses", int(missed), rate, source=model.link_source),
     ]
 
 
@@ -319,7 +355,8 @@ def prefill_terms(
         copied = touched + sum(parts.trunk_bytes[:first])
         if copied:
             rate = model.link_bytes_s * (1 if host.is_pinned else _PAGEABLE_SHARE)
-            terms.append(Term("copies to the device", copied, rate))
+            term = Term("copies to the device", copied, rate, source=model.link_source)
+            terms.append(term)
     if on_disk:
         missing = int(touched * max(0.0, 1 - host.ram_bytes / held)) if held else 0
         terms.append(Term("disk: reads", missing, model.disk_bytes_s))

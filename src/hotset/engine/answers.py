@@ -49,9 +49,14 @@ class _Task:
 
 
 class AnswerLog:
-    """Takes the log line by line. Not for several threads at once."""
+    """Takes the log line by line. Not for several threads at once.
+
+    Attributes:
+        num_finished: answers so far, alone or beside others.
+    """
 
     def __init__(self) -> None:
+        self.num_finished = 0
         self._tasks: dict[str, _Task] = {}
 
     def hear(self, line: str) -> AnswerTimes | None:
@@ -79,6 +84,7 @@ class AnswerLog:
                 task.prompt = taken
         elif end := _END.match(text):
             del self._tasks[slot]
+            self.num_finished += 1
             if task.is_alone:
                 return AnswerTimes(*task.prompt, *task.answer, int(end["n"]))
         return None

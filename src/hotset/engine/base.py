@@ -101,6 +101,12 @@ class Engine(ABC):
         """Tells builds apart, by their files; cheap. What was seen of another build means nothing
         for this one. Raises EngineProblem if the engine is not there."""
 
+    @property
+    @abstractmethod
+    def library(self) -> Path | None:
+        """A shared library with ggml's public functions, as this engine uses them; None where it
+        has none that could be opened."""
+
     @abstractmethod
     def describe(self, environ: Mapping[str, str]) -> EngineInfo:
         """Ask the engine itself; may take a second.

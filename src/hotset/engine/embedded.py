@@ -41,10 +41,14 @@ class EmbeddedEngine(Engine):
 
     @property
     def identity(self) -> str:
+        library = self.library
+        return f"{self.build} {file_identity(library)}" if library else self.build
+
+    @property
+    def library(self) -> Path | None:
         found = importlib.util.find_spec("xllamacpp")
         folders = list(found.submodule_search_locations or ()) if found else []
-        library = next((path for f in folders for path in sorted(Path(f).glob("*.so"))), None)
-        return f"{self.build} {file_identity(library)}" if library else self.build
+        return next((path for f in folders for path in sorted(Path(f).glob("*.so"))), None)
 
     def describe(self, environ: Mapping[str, str]) -> EngineInfo:
         build = self.build

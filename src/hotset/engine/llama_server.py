@@ -64,6 +64,11 @@ class LlamaServerEngine(Engine):
     def identity(self) -> str:
         return f"llama-server {file_identity(self.program)}"
 
+    @property
+    def library(self) -> Path | None:
+        beside = self.program.resolve().with_name("libggml.so")
+        return beside if beside.is_file() else None
+
     def describe(self, environ: Mapping[str, str]) -> EngineInfo:
         listed = self._ask("--list-devices", environ)
         devices = tuple(
@@ -81,7 +86,7 @@ class LlamaServerEngine(Engine):
             cpu="",
             devices=devices,
             has_moe_cache="--moe-cache-mib" in self._help,
-            backend_api=_backend_api(self.program, environ),
+            backend_api=_backend_api(self.library, environ),
         )
 
     def launch(self, settings: Settings, environ: Mapping[str, str]) -> Launch:
@@ -248,10 +253,9 @@ print(ctypes.cast(registration, ctypes.POINTER(ctypes.c_int))[0] if registration
 """
 
 
-def _backend_api(program: Path, environ: Mapping[str, str]) -> int:
+def _backend_api(library: Path | None, environ: Mapping[str, str]) -> int:
     """Plugin interface of a build with loadable libraries; 0 for one that is a single file."""
-    library = program.resolve().with_name("libggml.so")
-    if not library.is_file():
+    if library is None:
         return 0
     try:
         done = subprocess.run(

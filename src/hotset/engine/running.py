@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 import psutil
@@ -31,6 +32,8 @@ class Running:
         loaded: its own account of memory and settings.
         accounts: the plan against that account; empty where nobody has compared them.
         remarks: what was worth telling about the start, a line each.
+        after_answer: to be called once an answer is there; what it returns, unless it is empty, is
+            a line for people.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Running:
         self.loaded = loaded
         self.accounts: tuple[Account, ...] = ()
         self.remarks: tuple[str, ...] = ()
+        self.after_answer: Callable[[], str] = str
 
     @property
     def pid(self) -> int:

@@ -1,7 +1,7 @@
 """What was measured of this machine, kept in one JSON file in the user's cache directory.
 
-Every figure carries what it was measured on and when. One that belongs to another disk or another
-processor is not used. The file can be deleted at any time; a damaged one is ignored.
+Every figure carries what it was measured on and when. One that belongs to another disk, processor
+or card is not used. The file can be deleted at any time; a damaged one is ignored.
 """
 
 from __future__ import annotations
@@ -11,12 +11,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from hotset.core.machine import Gpu
 from hotset.core.units import GIB
 from hotset.probe.cpu import Cpu
 from hotset.probe.keeping import write_whole
 from hotset.probe.sysfs import read_text
 
-__all__ = ["DiskFact", "Measured", "RamFact", "load_measured", "ram_identity", "save_measured"]
+__all__ = [
+    "CopyFact",
+    "DiskFact",
+    "Measured",
+    "RamFact",
+    "card_identity",
+    "load_measured",
+    "ram_identity",
+    "save_measured",
+]
 
 _VERSION = 1
 # Beyond these it is no measurement but damage.
@@ -42,16 +52,32 @@ class RamFact:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyFact:
+    """Bytes per second of large copies between pinned RAM and a card, in both directions."""
+
+    to_bytes_s: int
+    from_bytes_s: int
+    day: str
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything that is kept. `disks` is by `MountedDisk.identity`."""
+    """Everything that is kept. `disks` is by `MountedDisk.identity`, `cards` by `card_identity`."""
 
     ram: RamFact | None = None
     disks: Mapping[str, DiskFact] = field(default_factory=dict)
+    cards: Mapping[str, CopyFact] = field(default_factory=dict)
 
 
 def ram_identity(cpu: Cpu, ram_total_bytes: int) -> str:
     """Tells one machine's memory from another's, across restarts and new kernels."""
     return f"{cpu.name}, {cpu.num_cores} cores, {round(ram_total_bytes / GIB)} GiB"
+
+
+def card_identity(gpu: Gpu) -> str:
+    """Tells cards apart, and one from another in its place: where it is, what it is, its slot."""
+    slot = f", PCIe {gpu.link.pcie_generation}x{gpu.link.lanes}" if gpu.link else ""
+    return f"{gpu.bus_id or gpu.engine_name}, {gpu.name}{slot}"
 
 
 def load_measured(file: Path) -> tuple[Measured, str]:
@@ -88,6 +114,12 @@ def _measured(data: object) -> Measured:
             )
             for name, disk in dict(data["disks"]).items()
         },
+        cards={  # files of earlier versions have none
+            name: CopyFact(
+                _rate(card["to_bytes_s"]), _rate(card["from_bytes_s"]), _text(card["day"])
+            )
+            for name, card in dict(data.get("cards", {})).items()
+        },
     )
 
 
@@ -109,6 +141,7 @@ def save_measured(file: Path, measured: Measured) -> str:
         "version": _VERSION,
         "ram": asdict(measured.ram) if measured.ram else None,
         "disks": {name: asdict(disk) for name, disk in measured.disks.items()},
+        "cards": {name: asdict(card) for name, card in measured.cards.items()},
     }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """What starts and answers on this machine have shown, kept in one JSON file.
 
-Two kinds of records. Of a *start*: what one engine took of one device for buffers, by shape, and
-what its process held there beside them. Of *answers*: measured over predicted speed, the last few,
-for one model, engine, machine and setup. Both are small numbers; nothing of what was asked or
-answered is kept. The file can be deleted at any time.
+Two kinds of records. Of a *start*: what one engine took of one device for buffers, by shape,
+what its process held there beside them, and what the driver moved away. Of *answers*: measured over
+predicted speed, the last few, for one model, engine, machine and setup. Both are small numbers;
+nothing of what was asked or answered is kept. The file can be deleted at any time.
 
 Several processes may write: each reads, changes and replaces the file under a lock beside it.
 """
@@ -31,6 +31,7 @@ __all__ = [
     "StartSeen",
     "experience_of",
     "keep_answer",
+    "keep_spill",
     "keep_start",
     "load_kept",
 ]
@@ -57,10 +58,15 @@ class StartKey:
 
 @dataclass(frozen=True, slots=True)
 class StartSeen:
-    """Bytes: for each shape what was estimated and what the engine took; None: never measured."""
+    """Bytes: for each shape what was estimated and what the engine took; None: never measured.
+
+    `spilled_bytes` is what the driver moved off the device, of all starts that were planned with
+    what was known by then.
+    """
 
     compute: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     overhead_bytes: int | None = None
+    spilled_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +120,15 @@ def experience_of(kept: Kept, engine: str, model: str, machine: str) -> Experien
     compute: dict[tuple[str, str], int] = {}
     factors: dict[str, float] = {}
     overhead: dict[str, int] = {}
+    spilled: dict[str, int] = {}
     for key, seen in kept.starts.items():
         if key.engine != engine:
             continue
         if seen.overhead_bytes is not None:
             overhead[key.device] = max(seen.overhead_bytes, overhead.get(key.device, 0))
         if key.model == model:
+            if seen.spilled_bytes:
+                spilled[key.device] = seen.spilled_bytes
             compute |= {(key.device, shape): real for shape, (_, real) in seen.compute.items()}
             factors[key.device] = max(
                 [1.0, *(real / planned for planned, real in seen.compute.values() if planned)]
@@ -128,7 +137,7 @@ def experience_of(kept: Kept, engine: str, model: str, machine: str) -> Experien
     own = {a.setup: _paces([a]) for a in here if a.model == model}
     setups = {a.setup for a in here}
     others = {setup: _paces([a for a in here if a.setup == setup]) for setup in setups}
-    return Experience(compute, factors, overhead, own, others)
+    return Experience(compute, factors, overhead, own, others, spilled)
 
 
 def _paces(found: list[Answers]) -> Paces:
@@ -159,14 +168,33 @@ def keep_start(
             # A later plan has planned what was seen; the estimate is the first one's.
             first, most = merged.pop(shape, (planned, real))
             merged[shape] = (first, max(real, most))
-        seen = StartSeen(
-            dict([*merged.items()][-_MOST_SHAPES:]),
-            before.overhead_bytes if overhead_bytes is None else overhead_bytes,
+        seen = replace(
+            before,
+            compute=dict([*merged.items()][-_MOST_SHAPES:]),
+            overhead_bytes=before.overhead_bytes if overhead_bytes is None else overhead_bytes,
         )
-        others = {k: v for k, v in kept.starts.items() if k != key}
-        return replace(kept, starts=others | {key: seen})
+        return _with_start(kept, key, seen)
 
     return _change(file, change)
+
+
+def keep_spill(file: Path, key: StartKey, n_bytes: int) -> str:
+    """Add what a driver moved off the device. Returns "" or the reason why it cannot be kept.
+
+    It adds up: what was known before was planned with, and did not suffice.
+    """
+
+    def change(kept: Kept) -> Kept:
+        before = kept.starts.get(key, StartSeen())
+        most = min(before.spilled_bytes + n_bytes, _MOST_BYTES)
+        return _with_start(kept, key, replace(before, spilled_bytes=most))
+
+    return _change(file, change)
+
+
+def _with_start(kept: Kept, key: StartKey, seen: StartSeen) -> Kept:
+    others = {k: v for k, v in kept.starts.items() if k != key}
+    return replace(kept, starts=others | {key: seen})
 
 
 def keep_answer(
@@ -231,7 +259,12 @@ def _locked(file: Path) -> Iterator[None]:
 
 def _write(file: Path, kept: Kept) -> None:
     starts = [
-        asdict(key) | {"compute": dict(seen.compute), "overhead_bytes": seen.overhead_bytes}
+        asdict(key)
+        | {
+            "compute": dict(seen.compute),
+            "overhead_bytes": seen.overhead_bytes,
+            "spilled_bytes": seen.spilled_bytes,
+        }
         for key, seen in kept.starts.items()
     ]
     data = {
@@ -260,7 +293,8 @@ def _start(record: dict[str, Any]) -> tuple[StartKey, StartSeen]:
         _text(shape): (_size(planned), _size(real))
         for shape, (planned, real) in record["compute"].items()
     }
-    return key, StartSeen(compute, None if overhead is None else _size(overhead))
+    spilled = _size(record.get("spilled_bytes", 0))  # records of earlier versions lack it
+    return key, StartSeen(compute, None if overhead is None else _size(overhead), spilled)
 
 
 def _answers(record: dict[str, Any]) -> Answers:

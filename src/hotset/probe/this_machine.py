@@ -12,7 +12,7 @@ from hotset.core.machine import Disk, Gpu, Machine
 from hotset.probe.cpu import cpu
 from hotset.probe.disk import disk_of
 from hotset.probe.graphics import graphics
-from hotset.probe.measured import Measured, ram_identity
+from hotset.probe.measured import Measured, card_identity, ram_identity
 from hotset.probe.memory import memory
 
 __all__ = ["this_machine"]
@@ -49,7 +49,9 @@ def this_machine(
         ram_available_bytes=min(ram.available_bytes, ram.usable_bytes),
         num_cores=processor.num_cores,
         num_threads=processor.num_threads,
-        devices=tuple(_within_ram(gpu, ram.available_bytes) for gpu in devices),
+        devices=tuple(
+            _with_copies(_within_ram(gpu, ram.available_bytes), measured) for gpu in devices
+        ),
         disk=None if model is None else _disk(model, measured, root),
         ram_bandwidth_bytes_s=kept.read_bytes_s if kept is not None and is_same else None,
         num_performance_cores=processor.num_performance_cores,
@@ -66,6 +68,11 @@ def _within_ram(gpu: Gpu, ram_available_bytes: int) -> Gpu:
     if not gpu.shares_ram:
         return gpu
     return replace(gpu, free_bytes=min(gpu.free_bytes, ram_available_bytes))
+
+
+def _with_copies(gpu: Gpu, measured: Measured) -> Gpu:
+    kept = measured.cards.get(card_identity(gpu))
+    return replace(gpu, copy_bytes_s=kept.to_bytes_s) if kept else gpu
 
 
 def _disk(model: Path, measured: Measured, root: Path) -> Disk | None:

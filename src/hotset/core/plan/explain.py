@@ -98,5 +98,6 @@ def _time_lines(terms: tuple[Term, ...]) -> Iterator[str]:
             how = f"{term.count} x {term.each_s * 1e6:.0f} us"
         else:
             how = f"{term.n_bytes / 1e9:.3f} GB / {term.bytes_s / 1e9:.1f} GB/s"
+            how += f" ({term.source})" if term.source else ""
         yield f"  {term.what:<34}{term.seconds * 1e3:>10.2f} ms  {how}"
     yield f"  {'together':<34}{total_s(terms) * 1e3:>10.2f} ms"

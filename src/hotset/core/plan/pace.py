@@ -61,7 +61,7 @@ def machine_key(machine: Machine) -> str:
     disk = machine.disk
     facts = (
         machine.cpu_name, machine.num_cores, machine.ram_bandwidth_bytes_s,
-        [(gpu.name, gpu.bandwidth_bytes_s, gpu.link) for gpu in machine.devices],
+        [(gpu.name, gpu.bandwidth_bytes_s, gpu.link, gpu.copy_bytes_s) for gpu in machine.devices],
         disk and (disk.read_bytes_s, disk.random_read_bytes_s), FITTED,
     )  # fmt: skip
     return _digest(facts)

@@ -234,7 +234,7 @@ class Search:
         reserve = self._wishes.reserve_bytes
         if reserve is None:
             reserve = default_reserve_bytes(gpu)
-        return gpu.free_bytes - reserve
+        return gpu.free_bytes - reserve - self._machine.experience.spilled(gpu.engine_name)
 
     def _room(
         self,

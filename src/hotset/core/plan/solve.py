@@ -138,6 +138,7 @@ def _finish(
     stored = host.ram_bytes if host.tier is HostTier.STORE else 0
     prompt_cache = prompt_cache_mib(wishes, best.ram_left_bytes)
     reasons += _placement_reasons(spec, wishes, projector, best)
+    reasons += _spill_reasons(machine)
     is_larger = host.tier is not HostTier.RAM
     return Plan(
         context_tokens=best.settings.context_tokens // wishes.slots,
@@ -198,6 +199,16 @@ def _placement_reasons(
             " the file are read again and again, which is slow"
         )
     return reasons
+
+
+def _spill_reasons(machine: Machine) -> list[str]:
+    """What is left alone of cards because it was not really there before."""
+    return [
+        f"{format_bytes(n_bytes)} of {gpu.engine_name} are left alone: its driver moved as much to"
+        " RAM at an earlier start"
+        for gpu in machine.devices
+        if (n_bytes := machine.experience.spilled(gpu.engine_name))
+    ]
 
 
 def _unless_alone_is_better(
