@@ -69,6 +69,7 @@ def test_a_port_alone_means_this_machine(tmp_path: Path) -> None:
         ("slots: 2", "slots: two", "hotset.yaml:13: slots under models.qwen is 'two'"),
         ("ttl: 30m", "ttl: soon", "hotset.yaml:7: ttl is 'soon', which is no time"),
         ("ram: 16GiB", "ram: lots", "hotset.yaml:6: ram is 'lots', which is no size"),
+        ("ram: 16GiB", "ram: 16", "hotset.yaml:6: ram is '16', which has no unit"),
         ("vision: false", "vision: maybe", "hotset.yaml:17: vision under models.qwen is 'maybe'"),
         ("pin: true", "pin: 3", "hotset.yaml:16: pin under models.qwen is '3', which must be"),
         ("0.0.0.0:8080", "some where", "listen is 'some where'; write it like"),

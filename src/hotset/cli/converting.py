@@ -41,8 +41,7 @@ def demo_moe_model(source: Path) -> Path:
 
 def _folders() -> list[Path]:
     """Where converted models may be kept, best first."""
-    named = os.environ.get("XDG_CACHE_HOME")
-    home = os.environ.get("HOME")
-    caches = [Path(named)] if named else [Path(home) / ".cache"] if home else []
+    from hotset.cli.machine_options import cache_folder
+
     temporary = Path(tempfile.gettempdir()) / f"hotset-{os.geteuid()}"
-    return [*(cache / "hotset" for cache in caches), temporary]
+    return [cache_folder(os.environ), temporary]

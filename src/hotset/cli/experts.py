@@ -204,9 +204,9 @@ def _begin(trace: Path) -> None:
     try:
         trace.touch(mode=0o600, exist_ok=False)
     except FileExistsError:
-        raise ConfigProblem(f"--trace {trace}: is there already; name a new file") from None
+        raise ConfigProblem(f"{trace}: is there already; name a new file for the trace") from None
     except OSError as error:
-        raise ConfigProblem(f"--trace {trace}: cannot be made: {error.strerror}") from error
+        raise ConfigProblem(f"{trace}: the trace cannot be made: {error.strerror}") from error
 
 
 def _drop_empty(trace: Path) -> None:
