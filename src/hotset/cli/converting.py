@@ -7,10 +7,12 @@ import tempfile
 from pathlib import Path
 
 from hotset.core.errors import FileProblem
+from hotset.core.units import MIB
 
 __all__ = ["demo_moe_model"]
 
 _NAME = "smollm2-135m-instruct-24x32.gguf"
+_N_BYTES = 112 * MIB  # of which it takes 106
 
 
 def demo_moe_model(source: Path) -> Path:
@@ -36,7 +38,7 @@ def demo_moe_model(source: Path) -> Path:
     except OSError as error:
         raise FileProblem(f"{source}: cannot be read: {error.strerror}") from error
     key = f"{RECIPE} {source.name} {told.st_size}"
-    return kept_file(first_usable(_folders()), _NAME, key, make)
+    return kept_file(first_usable(_folders()), _NAME, key, make, _N_BYTES)
 
 
 def _folders() -> list[Path]:
