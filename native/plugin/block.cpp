@@ -88,6 +88,11 @@ int Block::take(Graph* graph, int first) {
 }
 
 bool Block::add(Tensor* node) {
+    // Reading hides behind a prompt's products anyway; and when its first product is done, all is
+    // there, and the next work on rows and results where they lie.
+    if (num_products > 0 && ids->ne[1] > HOTSET_MOST_DECODED_TOKENS) {
+        return false;
+    }
     Step step{.node = node, .sources = {}, .is_product = node->op == ops.mul_mat_id};
     const size_t num_inputs = inputs.size();
     bool belongs = false;

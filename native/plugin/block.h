@@ -37,7 +37,7 @@ struct Step {
 // Products of one layer for one choice of experts (up, gate, down), and the operations from row to
 // row that lie between them (activation, bias). Every row goes its own way through a block, so that
 // some experts can be computed to the end while others are still on their way. It reads nothing
-// from outside that it writes itself.
+// from outside that it writes itself. A prompt has one product in each block.
 class Block {
 public:
     // Takes nodes of the graph from `first` on, as long as they belong together. Returns the index

@@ -32,7 +32,7 @@ size_t hotset_lease::num_missing() const {
     });
 }
 
-size_t hotset_lease::request(uint32_t parts) {
+size_t hotset_lease::request(uint32_t parts, bool prompt) {
     Pool& pool = *layer->pool;
     const auto is_missing = [&](uint32_t unit, uint32_t part) {
         const State state = pool.units[unit].parts[part];
@@ -48,23 +48,36 @@ size_t hotset_lease::request(uint32_t parts) {
         num_hits += hit ? 1 : 0;
     }
     jobs.clear();
-    // Expert by expert: one that is there as a whole can be computed while others arrive.
-    for (const uint32_t number : units) {
-        for (uint32_t part = 0; num_hits < units.size() && part < num_parts; ++part) {
-            if (!is_missing(number, part)) {
-                continue;
+    const auto bring = [&](uint32_t number, uint32_t part) {
+        if (!is_missing(number, part)) {
+            return;
+        }
+        Unit& unit = pool.units[number];
+        unit.parts[part] = State::coming;
+        unit.num_coming += 1;
+        const uint64_t at = offset(number, part);
+        jobs.push_back({.file = layer->parts[part].file,
+                        .offset = at,
+                        .size_bytes = layer->parts[part].expert_bytes,
+                        .memory = pool.arena.place(unit.slot, part, at),
+                        .owner = &pool,
+                        .unit = number,
+                        .part = part});
+    };
+    if (num_hits == units.size()) {
+        return num_hits;
+    }
+    if (prompt) {
+        for (uint32_t part = 0; part < num_parts; ++part) {
+            for (const uint32_t unit : units) {
+                bring(unit, part);
             }
-            Unit& unit = pool.units[number];
-            unit.parts[part] = State::coming;
-            unit.num_coming += 1;
-            const uint64_t at = offset(number, part);
-            jobs.push_back({.file = layer->parts[part].file,
-                            .offset = at,
-                            .size_bytes = layer->parts[part].expert_bytes,
-                            .memory = pool.arena.place(unit.slot, part, at),
-                            .owner = &pool,
-                            .unit = number,
-                            .part = part});
+        }
+    } else {
+        for (const uint32_t unit : units) {
+            for (uint32_t part = 0; part < num_parts; ++part) {
+                bring(unit, part);
+            }
         }
     }
     return num_hits;

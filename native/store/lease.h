@@ -23,7 +23,8 @@ struct hotset_lease {
     void drop() const;
     size_t num_missing() const;
 
-    // Makes the jobs that bring in what is missing of `parts`; one part after the other, so that
-    // the first product can begin. Returns how many units lack nothing.
-    size_t request(uint32_t parts);
+    // Makes the jobs that bring in what is missing of `parts`: for a prompt one part after the
+    // other, so that its first product can begin; else one unit after the other, so that the first
+    // can be computed to the end. Returns how many units lack nothing.
+    size_t request(uint32_t parts, bool prompt);
 };

@@ -272,7 +272,8 @@ hotset_lease* hotset_store::acquire(const Layer& layer, const int32_t* experts, 
     pool.policy->begin(layer.number, num_tokens);
     take_slots(pool, lease->units);
     tally.more(layer.index, &hotset_stats::num_requests, n);
-    tally.more(layer.index, &hotset_stats::num_hits, lease->request(parts));
+    const bool prompt = num_tokens > HOTSET_MOST_DECODED_TOKENS;
+    tally.more(layer.index, &hotset_stats::num_hits, lease->request(parts, prompt));
     lock.unlock();
     if (!lease->jobs.empty()) {
         readers->submit(lease->jobs);
