@@ -113,3 +113,9 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigProblem, match="is no YAML"):
         load_config(tmp_path / "x.yaml")
+
+
+def test_a_file_without_any_model_says_so_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ConfigProblem) as caught:
+        load_config(write(tmp_path, "models: {}\n"))
+    assert caught.value.message == "hotset.yaml:1: models is empty; give at least one"

@@ -232,6 +232,8 @@ def _describe(path: Path, tree: CommentedMap, detail: dict[str, Any]) -> str:
         return f"{here}: unknown key '{key}'{under}{hint}"
     if detail["type"] == "missing":
         return f"{here}: '{key}' is missing{under}"
+    if detail["type"] == "too_short":
+        return f"{here}: {key}{under} is empty; give at least one"
     reason = str(detail["msg"])
     for words in _NOT_FOR_PEOPLE:
         reason = reason.removeprefix(words)
