@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clikit import RECORD, assert_refused, environment, files_below, hotset
+from hotset.cli.machine_options import cache_folder, measured_file
 from hotset.core.errors import EngineProblem
 from hotset.lab.moe.convert import RECIPE
 from hotset.store import find_native
@@ -66,6 +67,20 @@ def test_the_demo_answers_with_experts_in_less_memory_than_they_take(
     assert asked == hits + misses
     assert 0 < misses < hits
     assert notes[-1].startswith("stopped · next: hotset run smollm2-moe")
+
+
+def test_kept_files_go_where_the_variable_says_if_it_says_a_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for named, folder in (
+        (str(tmp_path / "kept"), tmp_path / "kept"),
+        ("kept", tmp_path / ".cache"),  # else it would be made in whatever folder one is in
+        ("", tmp_path / ".cache"),
+    ):
+        monkeypatch.setenv("XDG_CACHE_HOME", named)
+        assert cache_folder(os.environ) == folder / "hotset"
+        assert measured_file(os.environ).parent == folder / "hotset"
 
 
 def test_a_demo_whose_conversion_fails_still_answers_and_says_why(tmp_path: Path) -> None:

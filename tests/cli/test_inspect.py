@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from ggufkit import F64, Gguf, Tensor, chat_model, number, shard_set, text, write_shards
 from hotset.cli.inspect import inspect
-from hotset.core.errors import FileProblem
+from hotset.core.errors import ConfigProblem, FileProblem
 from hotset.core.units import format_bytes
 from hotset.gguf.synth import write_tiny
 
@@ -181,6 +181,11 @@ def test_equal_blocks_are_one_line_with_their_numbers_in_short(
     assert shown == expected
 
 
+def test_the_demos_model_goes_by_its_name_and_nothing_is_no_name() -> None:
+    assert "SmolLM2" in json.loads(run("smollm2", "--json").output)["files"][0]["path"]
+    assert isinstance(run("").exception, ConfigProblem)
+
+
 def test_names_from_the_file_cannot_control_the_terminal(tmp_path: Path) -> None:
     file = chat_model(name="evil\x1b[2J\nname").write(tmp_path / "a\x1bb.gguf")
     (tmp_path / "z.gguf").write_bytes(b"<html>")
@@ -190,7 +195,7 @@ def test_names_from_the_file_cannot_control_the_terminal(tmp_path: Path) -> None
 
 def test_bars_are_drawn_on_a_terminal_only(tmp_path: Path) -> None:
     path = mixture(tmp_path / "moe.gguf")
-    program = "import sys; from hotset.cli.inspect import Path, inspect as i; i(Path(sys.argv[1]))"
+    program = "import sys; from hotset.cli.inspect import inspect as i; i(sys.argv[1])"
     command = [sys.executable, "-c", program, str(path)]
     plain = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     ours, theirs = pty.openpty()

@@ -64,6 +64,19 @@ def test_prompts_of_a_file_are_recorded_one_by_one(tmp_path: Path) -> None:
     assert "is there already" in hotset(*words, home=tmp_path).err
 
 
+@pytest.mark.skipif(not has_native(), reason="no native part")
+def test_a_trace_that_breaks_off_is_no_success(tmp_path: Path) -> None:
+    """160 blocks of 512 bytes have room for the store's counters, and not for the routing."""
+    model = write_tiny_moe(tmp_path / "moe.gguf")
+    (tmp_path / "prompts.txt").write_text("a\nb\n")
+    words = ("trace", "record", model, "--prompts", "prompts.txt", "--max-tokens", "900")
+    shell = 'ulimit -f 160; exec "$@"'
+    ended = hotset(*words, "-o", "out.trace", home=tmp_path, through=shell)
+    assert ended.code == 3, ended.err
+    assert ended.err_lines[-1].startswith(f"hotset: routing trace {tmp_path}/out.trace: ")
+    assert "File too large" in ended.err_lines[-1]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -143,7 +156,10 @@ def test_a_faster_memory_and_a_threshold_change_what_is_moved(
         (("--capacity", "ten%"), "like 10% or 8GiB"),
         (("--capacity", "8TiB"), "at most 100%"),
         (("--capacity", "1%"), "holds no expert"),
+        (("--capacity", ","), "--capacity is empty"),
         (("--half-life", "0"), "half-life of 0"),
+        (("--half-life", "nan"), "half-life of nan"),
+        (("--threshold", "nan"), "threshold of nan"),
         (("--threshold", "-1"), "threshold of -1"),
         (("--csv", "--json"), "choose one"),
     ],

@@ -121,6 +121,12 @@ def model_in(folder: Path) -> Path:
     return folder
 
 
+def test_a_file_that_could_not_be_written_whole_is_not_left(tmp_path: Path) -> None:
+    ended = hotset("machine", "save", "m.yaml", home=tmp_path, through='ulimit -f 0; exec "$@"')
+    assert_refused(ended, 3, "m.yaml: cannot be written (File too large)")
+    assert hotset("machine", "save", "m.yaml", home=tmp_path).code == 0
+
+
 def test_what_was_measured_is_kept_and_used(tmp_path: Path) -> None:
     models = model_in(tmp_path / "models")
     ended = hotset("doctor", "--measure", models, home=tmp_path)

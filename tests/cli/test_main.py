@@ -61,7 +61,7 @@ def test_each_command_explains_itself(tmp_path: Path, name: str) -> None:
         (("run",), "Missing argument 'MODEL'"),
         (("inspect",), "Missing argument"),
         (("run", "smollm2", "hi", "--ctx"), "--ctx"),
-        (("run", "", "hi"), "MODEL is empty"),
+        (("run", "", "hi"), "the name of the model is empty"),
         (("ru\x1b[31mn\n",), "No such command"),
         (("--x\x1b[31m\ny",), "No such option"),
         ((b"\xff\xfe",), "No such command"),
@@ -108,6 +108,16 @@ def test_output_to_a_full_disk_is_a_machine_problem(tmp_path: Path) -> None:
     for words in (("--help",), ("doctor",), ("doctor", "--json")):
         ended = hotset(*words, home=tmp_path, through='exec "$@" >/dev/full')
         assert_refused(ended, 3, "the output cannot be written: No space left on device")
+
+
+def test_a_full_disk_or_a_reader_that_left_takes_the_notes_and_not_the_work(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    shell = ('"$@" 2>/dev/full; echo $? >code', '{ "$@"; echo $? >code; } 2>&1 | exec <&-')
+    for through in shell:
+        for words, code in ((("inspect", "models"), 2), (("ps", "--url", "http://127.0.0.1:1"), 3)):
+            ended = hotset(*words, home=tmp_path, through=through)
+            assert (ended.out, ended.err) == ("", "")
+            assert int((tmp_path / "code").read_text()) == code
 
 
 @pytest.mark.parametrize("stream", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

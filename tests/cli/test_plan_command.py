@@ -150,6 +150,19 @@ def test_several_models_are_planned_one_after_the_other(model: Path, tmp_path: P
     assert "vision no" in hotset("plan", model, "--no-vision", *CARD, *PC, home=tmp_path).out
 
 
+def test_a_name_that_would_break_the_screen_stays_in_its_line(tmp_path: Path) -> None:
+    paths: list[Path] = []
+    for stem in ("line\nbreak", "es\x1b[31mcape", "turned\N{RIGHT-TO-LEFT OVERRIDE}round"):
+        paths += write_tiny("llama", tmp_path / f"{stem}.gguf")
+    lines = hotset("plan", *paths, *CARD, *PC, home=tmp_path).out.splitlines()
+    assert all(line.isprintable() for line in lines)
+    for shown in (r"line\nbreak", r"es\x1b[31mcape", r"turned\u202eround"):
+        named = [line for line in lines if shown in line]
+        assert len(named) == 2, shown  # at its head, and in the comparison
+    notes = hotset("run", paths[0], "hi", "--max-tokens", "1", home=tmp_path).err_lines
+    assert notes[0].startswith(r"line\nbreak · llama")
+
+
 def test_wishes_are_law(model: Path, tmp_path: Path) -> None:
     told = facts(
         tmp_path, model, *CARD, *PC, "--ctx", "32768", "--kv", "f16", "--slots", "2", "--ubatch",
@@ -227,6 +240,9 @@ def test_a_stock_llama_server_takes_the_command_line(tmp_path: Path) -> None:
         (("--ubatch", "0"), 4, ("--ubatch is 0",)),
         (("--cpu-moe", "-1"), 4, ("--cpu-moe is -1",)),
         (("--slots", "0"), 4, ("--slots is 0",)),
+        (("--slots", "257"), 4, ("--slots is 257", "at most 256")),
+        (("--ctx", "lots"), 4, ("--ctx: 'lots'", "32k")),
+        (("--reserve", "2"), 4, ("--reserve", "no unit")),
         (("--kv", "q9"), 4, ("--kv is 'q9'",)),
         (("--reserve", "much"), 4, ("--reserve", "'much'")),
         (("--gpu", "16"), 4, ("--gpu",)),

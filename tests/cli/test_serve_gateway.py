@@ -99,6 +99,30 @@ def test_models_are_loaded_and_unloaded_by_hand_and_their_logs_shown(
         assert_refused(told("load", "embd", url=url, home=tmp_path), 1, "did you mean embed")
 
 
+def test_models_go_by_what_they_were_called_and_no_lost_console_stops_the_gateway(
+    tmp_path: Path, folder: Path
+) -> None:
+    with serving("smollm2", folder / "embed.gguf", "--ctx", "512", home=tmp_path) as (server, url):
+        assert server.process.stderr is not None
+        server.process.stderr.close()  # each load and each end would be a line there
+        assert ask(url, "smollm2") == "smollm2"
+        assert told("load", "embed", url=url, home=tmp_path).code == 0
+        assert told("unload", "smollm2", url=url, home=tmp_path).code == 0
+        assert states(url, tmp_path) == {
+            "embed": "ready",
+            "smollm2-135m-instruct.q4_1": "unloaded",
+        }
+        server.send(signal.SIGINT)
+        assert server.end().code == 0
+
+
+def test_a_model_alone_goes_by_what_it_was_called(tmp_path: Path) -> None:
+    with serving("smollm2", "--ctx", "512", home=tmp_path) as (_, url):
+        for name in ("smollm2", SMOL, "smollm2-135m-instruct.q4_1"):
+            assert "loaded for" in told("why", name, url=url, home=tmp_path).out
+        assert_refused(told("unload", "another", url=url, home=tmp_path), 1, "did you mean")
+
+
 def test_an_answer_is_finished_before_its_model_makes_room_and_the_next_is_read_meanwhile(
     tmp_path: Path, folder: Path
 ) -> None:

@@ -72,7 +72,9 @@ def test_a_trace_never_replaces_a_file(tmp_path: Path, moe: Path) -> None:
     ended = hotset("run", moe, *ASKED, *LITTLE_RAM, "--trace", precious, "--json", home=tmp_path)
     assert ended.code == 4
     assert ended.out == ""
-    assert ended.err_lines[-1] == f"hotset: --trace {precious}: is there already; name a new file"
+    assert ended.err_lines[-1] == (
+        f"hotset: {precious}: is there already; name a new file for the trace"
+    )
     assert precious.read_text() == "all my work"
 
 
@@ -87,7 +89,7 @@ def test_a_trace_that_cannot_be_made_is_said_before_the_start(
     )
     assert ended.code == 4
     assert ended.err_lines[-1].endswith(
-        "--trace missing/routing.trace: cannot be made: No such file or directory"
+        "missing/routing.trace: the trace cannot be made: No such file or directory"
     )
     assert "starting" not in ended.err
 

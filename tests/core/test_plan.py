@@ -97,6 +97,20 @@ def test_what_cannot_be_met_is_refused_with_three_ways_out_and_their_numbers() -
         make_plan(MODEL, machine(3 * GIB), replace(wishes, context_tokens=advised + 256))
 
 
+def test_who_set_the_limit_is_told_to_raise_it_and_others_to_close_programs() -> None:
+    wishes = Wishes(context_tokens=262_144, kv_type="f16")
+    for of_machine_gib, of_ram_gib, way, no_way in (
+        (60, 3, "a larger --ram", "close programs"),
+        (3, 60, "close programs", "--ram"),
+        (3, None, "close programs", "--ram"),
+    ):
+        limit = None if of_ram_gib is None else of_ram_gib * GIB
+        with pytest.raises(MachineProblem) as caught:
+            make_plan(MODEL, machine(of_machine_gib * GIB), replace(wishes, ram_bytes=limit))
+        assert way in caught.value.message
+        assert no_way not in caught.value.message
+
+
 def test_advice_to_use_fewer_slots_comes_only_with_several() -> None:
     for slots, is_advised in ((1, False), (4, True)):
         with pytest.raises(MachineProblem) as caught:

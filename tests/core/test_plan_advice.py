@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hotset.core.errors import MachineProblem
+from hotset.core.experience import Experience, Pace, Paces
 from hotset.core.machine import Machine
 from hotset.core.memory import cache_bytes
 from hotset.core.modelspec import ModelSpec
@@ -16,6 +17,7 @@ from hotset.core.plan import Wishes, make_plan
 from hotset.core.plan.alternatives import alternatives
 from hotset.core.plan.common import cache_settings
 from hotset.core.plan.explain import explain
+from hotset.core.plan.pace import setup_of
 from hotset.core.units import GIB, MIB
 from plankit import PROJECTOR, card, computer, integrated, real_model
 from speckit import small, spec_of, tensor
@@ -185,3 +187,19 @@ def test_the_sums_that_are_explained_are_those_of_the_plan() -> None:
         assert named == ([spec.hits.source] if spec.experts else [])
         for taken in plan.footprint.devices:
             assert any(line.startswith(taken.device) for line in lines)
+
+
+@pytest.mark.parametrize("ram_gib", [12, 20, 48])
+def test_what_a_choice_gains_does_not_depend_on_answers_that_one_of_the_setups_has_given(
+    ram_gib: int,
+) -> None:
+    machine, wishes = computer(ram_gib=ram_gib), Wishes(can_store=True)
+    plan = make_plan(QWEN, machine, wishes)
+    found = alternatives(QWEN, machine, wishes, None, plan)
+    assert found
+    for setup in {setup_of(QWEN, each) for each in (plan, *(other.plan for other in found))}:
+        paces = {setup: Paces(Pace(0.4, 1.1, 4), Pace(0.5, 1.1, 4))}
+        for experience in (Experience(own=paces), Experience(others=paces)):
+            seen = replace(machine, experience=experience)
+            told = alternatives(QWEN, seen, wishes, None, make_plan(QWEN, seen, wishes))
+            assert [(a.option, a.effect) for a in told] == [(a.option, a.effect) for a in found]

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotset.core.errors import ConfigProblem
-from hotset.core.units import GIB, KIB, MIB, format_bytes, format_count, format_rate, parse_bytes
+from hotset.core.units import (
+    GIB,
+    KIB,
+    MIB,
+    format_bytes,
+    format_count,
+    format_rate,
+    parse_bytes,
+    parse_tokens,
+)
 
 
 @pytest.mark.parametrize(
@@ -81,3 +90,17 @@ def test_a_size_of_absurd_length_is_refused_and_decimals_are_exact() -> None:
     with pytest.raises(ConfigProblem, match="is no size"):
         parse_bytes("9" * 400 + "GiB", what="x")
     assert parse_bytes("1.001MB", what="x") == 1_001_000
+
+
+@pytest.mark.parametrize(
+    ("text", "n_tokens"),
+    [("0", 0), ("32768", 32768), ("32k", 32768), (" 256 K ", 262144), ("1m", 2**20)],
+)
+def test_tokens_are_counted_in_binary_thousands(text: str, n_tokens: int) -> None:
+    assert parse_tokens(text, what="--ctx") == n_tokens
+
+
+@pytest.mark.parametrize("text", ["", "k", "-1", "1.5k", "32kb", "1g", "1e3", "all", "True"])
+def test_what_is_no_number_of_tokens_is_refused_with_its_option_and_its_text(text: str) -> None:
+    with pytest.raises(ConfigProblem, match=f"--ctx: '{text}' is no number of tokens"):
+        parse_tokens(text, what="--ctx")

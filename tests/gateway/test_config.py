@@ -69,6 +69,7 @@ def test_a_port_alone_means_this_machine(tmp_path: Path) -> None:
         ("slots: 2", "slots: two", "hotset.yaml:13: slots under models.qwen is 'two'"),
         ("ttl: 30m", "ttl: soon", "hotset.yaml:7: ttl is 'soon', which is no time"),
         ("ram: 16GiB", "ram: lots", "hotset.yaml:6: ram is 'lots', which is no size"),
+        ("ram: 16GiB", "ram: 16", "hotset.yaml:6: ram is '16', which has no unit"),
         ("vision: false", "vision: maybe", "hotset.yaml:17: vision under models.qwen is 'maybe'"),
         ("pin: true", "pin: 3", "hotset.yaml:16: pin under models.qwen is '3', which must be"),
         ("0.0.0.0:8080", "some where", "listen is 'some where'; write it like"),
@@ -112,3 +113,9 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigProblem, match="is no YAML"):
         load_config(tmp_path / "x.yaml")
+
+
+def test_a_file_without_any_model_says_so_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ConfigProblem) as caught:
+        load_config(write(tmp_path, "models: {}\n"))
+    assert caught.value.message == "hotset.yaml:1: models is empty; give at least one"

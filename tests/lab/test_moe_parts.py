@@ -254,6 +254,16 @@ def test_a_kill_while_making_holds_up_nobody_and_its_leavings_go(tmp_path: Path)
     assert json.loads((tmp_path / "model.gguf.json").read_text())["key"] == "a"
 
 
+def test_what_has_no_room_is_not_begun_and_what_is_there_needs_none(tmp_path: Path) -> None:
+    too_large = 1 << 60
+    with pytest.raises(
+        MachineProblem, match=r"model\.gguf: takes 1,073,741,824\.0 GiB, .* are free"
+    ):
+        kept_file(tmp_path, "model.gguf", "a", Maker(), too_large)
+    kept_file(tmp_path, "model.gguf", "a", Maker())
+    assert kept_file(tmp_path, "model.gguf", "a", Maker(), too_large).exists()
+
+
 def test_the_first_folder_that_can_be_written_to_is_taken(tmp_path: Path) -> None:
     blocked = tmp_path / "file" / "below"
     blocked.parent.write_text("no folder")

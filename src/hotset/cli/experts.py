@@ -54,16 +54,36 @@ class ExpertWatch:
     Args:
         page: the counters; None where the engine runs without the store.
         num_used: experts that a token uses per layer.
+        trace: where the routing is written to, if it is.
     """
 
-    def __init__(self, page: CountersPage | None, num_used: int = 0) -> None:
+    def __init__(
+        self, page: CountersPage | None, num_used: int = 0, trace: Path | None = None
+    ) -> None:
         self._page = page
         self._num_used = num_used
+        self._trace = trace
         self._before = ExpertWork()
+        self._trouble = ""
 
     @property
     def has_store(self) -> bool:
         return self._page is not None
+
+    def hear(self, line: str) -> None:
+        """A line of the engine's log, in which the store says if the trace breaks off."""
+        _, mark, reason = line.partition(f"routing trace {self._trace}: ")
+        if mark:
+            self._trouble = reason
+
+    def check_trace(self) -> None:
+        """To be called once the engine has ended.
+
+        Raises:
+            MachineProblem: not all of the routing is in the trace.
+        """
+        if self._trouble:
+            raise MachineProblem(f"routing trace {self._trace}: {self._trouble}")
 
     def adopt(self) -> None:
         """To be called once the engine is up."""
@@ -172,7 +192,8 @@ def watched_store(
             server_arguments=tuple(child.arguments),
         )
         try:
-            yield store, ExpertWatch(page, ready.spec.experts.used if ready.spec.experts else 0)
+            num_used = ready.spec.experts.used if ready.spec.experts else 0
+            yield store, ExpertWatch(page, num_used, trace.absolute() if trace else None)
         finally:
             if trace:
                 _drop_empty(trace)
@@ -204,9 +225,9 @@ def _begin(trace: Path) -> None:
     try:
         trace.touch(mode=0o600, exist_ok=False)
     except FileExistsError:
-        raise ConfigProblem(f"--trace {trace}: is there already; name a new file") from None
+        raise ConfigProblem(f"{trace}: is there already; name a new file for the trace") from None
     except OSError as error:
-        raise ConfigProblem(f"--trace {trace}: cannot be made: {error.strerror}") from error
+        raise ConfigProblem(f"{trace}: the trace cannot be made: {error.strerror}") from error
 
 
 def _drop_empty(trace: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,12 +14,13 @@ import psutil
 
 from hotset.cli.cards import Cards
 from hotset.cli.conversations import Conversations, state_name
+from hotset.cli.demo_models import DEMO_NAMES
 from hotset.cli.experts import ExpertWatch, watched_store
 from hotset.cli.launching import launch, prepare
 from hotset.cli.machines import engine_called, machine_now
 from hotset.cli.readahead import Piece, read_ahead
 from hotset.cli.settings import settings_of
-from hotset.cli.subjects import expanded
+from hotset.cli.subjects import expanded, resolve_model
 from hotset.core.errors import ConfigProblem, EngineProblem, FileProblem, MachineProblem
 from hotset.core.units import MIB, format_bytes
 from hotset.gateway.ledger import Bytes
@@ -205,18 +207,21 @@ def fleet_of_folders(
         FileProblem: a folder cannot be read, or none of all the files can be served.
     """
     entries: dict[Path, Entry] = {}
+    called: dict[Path, str] = {}
     ignored: list[str] = []
     for text in models:
         path = expanded(text)
-        found = list_models(path) if path.is_dir() else [_entry_of(path)]
+        found = list_models(path) if os.path.isdir(path) else [_entry_of(resolve_model(text))]
         entries |= {entry.path.absolute(): entry for entry in found}
+        if text in DEMO_NAMES:
+            called |= {entry.path.absolute(): text for entry in found}
     served = []
     for path, entry in entries.items():
         if entry.model is None or entry.problem or entry.kind not in _CAPABILITIES:
             ignored.append(f"{path.name} ({entry.problem or entry.kind})")
         else:
             own_name = metadata_text(entry.model.metadata, "general.name")
-            served.append((path, own_name))
+            served.append((path, called.get(path, own_name)))
     if not served:
         what = f": {'; '.join(ignored[:5])}" if ignored else ""
         raise FileProblem(f"{', '.join(models)}: no model to serve here{what}")

@@ -23,12 +23,12 @@ _RANGES_SHOWN = 4
 
 
 def inspect(
-    path: Annotated[
-        Path,
+    name: Annotated[
+        str,
         typer.Argument(
             metavar="PATH",
-            help="A GGUF file, any shard of a set, or a directory.",
-            readable=False,  # what cannot be read is told as every other file problem
+            help="A GGUF file, any shard of a set, or a directory; or 'smollm2' or 'smollm2-moe'"
+            " for the demo's.",
         ),
     ],
     as_json: Annotated[
@@ -39,10 +39,12 @@ def inspect(
 
     Ends with code 2 when the file cannot be used.
     """
-    if os.path.isdir(path):  # unlike path.is_dir(), never raises
-        _inspect_directory(path, as_json)
+    from hotset.cli.subjects import expanded, resolve_model
+
+    if name and os.path.isdir(expanded(name)):  # unlike Path.is_dir, never raises
+        _inspect_directory(expanded(name), as_json)
     else:
-        _inspect_file(path, as_json)
+        _inspect_file(resolve_model(name), as_json)
 
 
 def _inspect_file(path: Path, as_json: bool) -> None:

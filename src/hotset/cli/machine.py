@@ -128,11 +128,16 @@ def save(
         print(text, end="")
         return
     try:
-        with file.open("x", encoding="utf-8") as new:
-            new.write(text)
+        new = file.open("x", encoding="utf-8")
     except FileExistsError:
         raise ConfigProblem(f"{file}: there is such a file already; name a new one") from None
     except OSError as error:
+        raise MachineProblem(f"{file}: cannot be written ({error.strerror})") from error
+    try:
+        with new:
+            new.write(text)
+    except OSError as error:
+        file.unlink(missing_ok=True)  # what is left of it would be in the way of the next try
         raise MachineProblem(f"{file}: cannot be written ({error.strerror})") from error
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "Pcie",
     "RamBandwidth",
     "RamUsed",
+    "cache_folder",
     "chosen_machine",
     "kept_measurements",
     "measured_file",
@@ -91,12 +92,17 @@ MachineFile = Annotated[
 ]
 
 
-def measured_file(environ: Mapping[str, str]) -> Path:
-    """Where measured facts are kept: in the user's cache directory (XDG Base Directory
-    Specification: a relative path in the variable is to be ignored)."""
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Where everything is kept that can be made again: in the user's cache directory (XDG Base
+    Directory Specification: a relative path in the variable is to be ignored)."""
     named = environ.get("XDG_CACHE_HOME", "")
     folder = Path(named) if named.startswith("/") else Path(os.path.expanduser("~")) / ".cache"
-    return folder / "hotset" / "machine.json"
+    return folder / "hotset"
+
+
+def measured_file(environ: Mapping[str, str]) -> Path:
+    """Where measured facts are kept."""
+    return cache_folder(environ) / "machine.json"
 
 
 def kept_measurements() -> Measured:

@@ -9,8 +9,9 @@ import errno
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -108,9 +109,13 @@ def main() -> NoReturn:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _give_up_output()
+        _give_up(sys.stdout)
     except OSError as error:
         code = _cannot_write(error)
+    try:
+        sys.stderr.flush()  # what could not be written before is still there
+    except OSError:
+        _give_up(sys.stderr)
     sys.exit(code)
 
 
@@ -127,7 +132,7 @@ def _run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except _ReaderLeft:
-        _give_up_output()
+        _give_up(sys.stdout)
         return 0
     except Exception as bug:
         if isinstance(bug, OSError) and bug.errno in _DISK_FULL:
@@ -141,20 +146,21 @@ def _run() -> int:
         return HotsetError.exit_code
 
 
-def _give_up_output() -> None:
+def _give_up(stream: TextIO) -> None:
     """Keep Python from writing what is left again when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _cannot_write(error: OSError) -> int:
-    _give_up_output()
+    _give_up(sys.stdout)
     _complain(f"the output cannot be written: {error.strerror}")
     return MachineProblem.exit_code
 
 
 def _complain(message: str) -> None:
     # Not every message has been through HotsetError, which makes it one harmless line.
-    print(f"hotset: {HotsetError(message).message}", file=sys.stderr)
+    with suppress(OSError):  # the exit code says it, too
+        print(f"hotset: {HotsetError(message).message}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

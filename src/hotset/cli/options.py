@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hotset.core.units import parse_tokens
+
 __all__ = ["Ctx", "EngineName", "Json", "Kv", "ModelName", "Ram", "Template", "Threads", "Trace"]
 
 ModelName = Annotated[
@@ -19,7 +21,12 @@ ModelName = Annotated[
 ]
 Ctx = Annotated[
     int | None,
-    typer.Option("--ctx", help="Context in tokens. [default: all of it that fits]"),
+    typer.Option(
+        "--ctx",
+        parser=lambda text: parse_tokens(text, what="--ctx"),
+        metavar="TOKENS",
+        help="Context, such as 32768 or 32k. [default: all of it that fits]",
+    ),
 ]
 Kv = Annotated[
     str | None,

@@ -152,7 +152,7 @@ def _wishes(
     from dataclasses import replace
 
     from hotset.cli.wishing import wishes_from
-    from hotset.core.units import parse_bytes
+    from hotset.core.machine_text import read_size
 
     for name, value, least in (("--ubatch", ubatch, 1), ("--cpu-moe", cpu_moe, 0)):
         if value is not None and value < least:
@@ -161,7 +161,9 @@ def _wishes(
         wishes_from(ctx, kv, slots, threads, None, is_serving=False),
         ubatch_tokens=ubatch,
         cpu_moe_layers=cpu_moe,
-        reserve_bytes=parse_bytes(reserve, what="--reserve") if reserve is not None else None,
+        reserve_bytes=None
+        if reserve is None
+        else read_size(reserve, "--reserve", may_be_zero=True),
         has_vision=has_vision,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hotset.core.units import format_bytes, format_count
+from hotset.gguf.window import printable
 
 if TYPE_CHECKING:
     from hotset.cli.launching import Launchable
@@ -25,8 +26,8 @@ def describe_plan(ready: Launchable) -> list[str]:
         experts = f" · {spec.experts.count} experts, {spec.experts.used} used"
     mix = max(spec.bytes_by_type, key=lambda name: spec.bytes_by_type[name])
     what = (
-        f"{ready.path.stem} · {spec.architecture} · mostly {mix} · {format_bytes(spec.n_bytes)}"
-        f" · {spec.n_layers} blocks{experts}"
+        f"{printable(ready.path.stem)} · {printable(spec.architecture)} · mostly {mix}"
+        f" · {format_bytes(spec.n_bytes)} · {spec.n_layers} blocks{experts}"
     )
     how = (
         f"context {format_count(plan.context_tokens)} · KV {plan.kv_type}"

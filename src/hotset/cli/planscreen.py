@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotset.core.placement import ProjectorPlace
 from hotset.core.units import GIB, format_bytes, format_count
+from hotset.gguf.window import printable
 
 if TYPE_CHECKING:
     from hotset.cli.launching import Launchable
@@ -63,7 +64,7 @@ def _model_line(ready: Launchable, subject: Subject) -> str:
     spec = ready.spec
     mix = max(spec.bytes_by_type, key=lambda name: spec.bytes_by_type[name])
     parts = [
-        ready.path.stem,
+        printable(ready.path.stem),
         f"mostly {mix}",
         format_bytes(spec.n_bytes),
         f"{spec.n_layers} blocks",
@@ -128,14 +129,15 @@ def _start_s(plan: Plan, disk_bytes_s: int) -> float:
 
 def comparison(plans: Sequence[Launchable]) -> Iterator[str]:
     """One line for each of several models, against the first."""
-    width = max(len(ready.path.stem) for ready in plans)
+    names = [printable(ready.path.stem) for ready in plans]
+    width = max(map(len, names))
     first = plans[0].plan.speed.decode.likely
     yield "compared"
-    for ready in plans:
+    for name, ready in zip(names, plans, strict=True):
         plan = ready.plan
         change = "" if ready is plans[0] else f"  ({plan.speed.decode.likely / first - 1:+.0%})"
         yield (
-            f"  {ready.path.stem:<{width}}  {format_bytes(ready.spec.n_bytes):>9}"
+            f"  {name:<{width}}  {format_bytes(ready.spec.n_bytes):>9}"
             f"  context {format_count(plan.context_tokens):>9}  KV {plan.kv_type}"
             f"  decode {_range(plan.speed.decode)} tok/s{change}"
         )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "logs", "ps", "unload", "why"]
 
 _DEFAULT_URL = "http://127.0.0.1:9292"
+_CARDS = 5  # the column of `ps` that is left out where nobody has a card
 
 Url = Annotated[
     str | None,
@@ -41,9 +42,11 @@ def ps(url: Url = None, api_key_file: KeyFile = None, as_json: Json = False) -> 
     if as_json:
         print(json.dumps(answer, indent=2))
         return
-    head = ("MODEL", "STATE", "SINCE", "REQUESTS", "RAM", "EXPERT HITS", "LEAVES")
+    head = ("MODEL", "STATE", "SINCE", "REQUESTS", "RAM", "CARDS", "EXPERT HITS", "LEAVES")
     rows = [head, *(_row(model) for model in answer["models"])]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    if not any(row[_CARDS] for row in rows[1:]):
+        rows = [row[:_CARDS] + row[_CARDS + 1 :] for row in rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
@@ -105,12 +108,15 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
     queued = f" +{model['num_queued']}" if model["num_queued"] else ""
     leaves = model["leaves_in_s"]
     asked = model["num_expert_requests"]
+    memory = model["memory_bytes"]
+    on_cards = sum(n_bytes for device, n_bytes in memory.items() if device != "RAM")
     return (
         model["id"],
         model["state"],
         age,
         f"{model['num_busy']} of {model['slots']}{queued}" if is_in or queued else "",
-        format_bytes(model["memory_bytes"].get("RAM", 0)) if is_in else "",
+        format_bytes(memory.get("RAM", 0)) if is_in else "",
+        format_bytes(on_cards) if is_in and on_cards else "",
         f"{model['num_expert_hits'] / asked:.0%}" if asked else "",
         f"in {_age(leaves)} idle" if leaves is not None else "",
     )

@@ -78,7 +78,7 @@ def run(
     with watched_store(ready, trace) as (store, experts):
         settings = settings_of(ready, chat_template=chat_template, store=store)
         with LoadingLine() as loading:
-            running = launch(ready, settings, loading.show)
+            running = launch(ready, settings, loading.show, on_line=experts.hear)
         with running:
             experts.adopt()
             note(f"ready in {running.loaded.start_s:.1f} s")
@@ -87,6 +87,7 @@ def run(
                 answer_once(talk, question, running, experts, as_json=as_json)
             else:
                 _converse(talk, running, experts)
+        experts.check_trace()
 
 
 def _request_options(

@@ -8,7 +8,7 @@ import signal
 import sys
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,8 +30,12 @@ def harmless(text: str) -> str:
 
 
 def note(text: str) -> None:
-    """A line about the work, not of it."""
-    print(harmless(text), file=sys.stderr, flush=True)
+    """A line about the work, not of it: where nobody can read it, the work goes on without.
+
+    The reader of a log may leave, and its disk may be full; answers are given all the same.
+    """
+    with suppress(OSError):
+        print(harmless(text), file=sys.stderr, flush=True)
 
 
 def settle_streams() -> None:

@@ -126,6 +126,7 @@ def _serve_many(
     from hotset.cli.conversations import Conversations
     from hotset.cli.fleet import describe_fleet, fleet_of_config, fleet_of_folders
     from hotset.cli.gateway import Service, run_gateway
+    from hotset.cli.machine_options import cache_folder
     from hotset.cli.reloading import ConfigWatch
     from hotset.cli.screen import note
     from hotset.cli.tokenizers import TokenizerEngines
@@ -152,7 +153,7 @@ def _serve_many(
     settings = _settings(host, port, keys)
     check_port(settings.listen_host, settings.listen_port)
     note(f"hotset {__version__}")
-    kept = Conversations(_cache_folder() / "conversations")
+    kept = Conversations(cache_folder(os.environ) / "conversations")
     try:
         kept.open()
     except OSError as error:
@@ -181,11 +182,6 @@ def _settings(
     )
     validate_gateway_settings(settings)
     return settings
-
-
-def _cache_folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME")
-    return Path(home or Path.home() / ".cache") / "hotset"
 
 
 def _configured_key(source: KeySource) -> Secret:

@@ -97,12 +97,15 @@ def simulate(
 
     if with_csv and as_json:
         raise ConfigProblem("--csv and --json: choose one")
+    capacities = _words(capacity)
+    if not capacities:
+        raise ConfigProblem("--capacity is empty; write it like 10%,20% or 8GiB")
     routings = [load_routing(path) for path in traces]
     cells: list[Cell] = []
     for routing in routings:
         wanted = Wanted(
             policies=tuple(_names(policy)),
-            shares=tuple(_share(text, routing, "--capacity") for text in _words(capacity)),
+            shares=tuple(_share(text, routing, "--capacity") for text in capacities),
             vram_share=None if vram is None else _share(vram, routing, "--vram"),
             half_life_tokens=half_life,
             threshold=threshold,

@@ -29,7 +29,9 @@ def resolve_model(text: str) -> Path:
         ConfigProblem: the folder has several, or `text` is empty.
     """
     if not text:
-        raise ConfigProblem("MODEL is empty; give a file, a folder, 'smollm2' or 'smollm2-moe'")
+        raise ConfigProblem(
+            "the name of the model is empty; give a file, a folder, 'smollm2' or 'smollm2-moe'"
+        )
     path = expanded(text)
     if text == DEMO_NAME and not os.path.exists(path):
         return demo_model()

@@ -83,7 +83,8 @@ def record(
         out = Path(f"{ready.path.stem}.trace")
     with watched_store(ready, out) as (store, experts):
         with LoadingLine() as loading:
-            running = launch(ready, settings_of(ready, store=store), loading.show)
+            settings = settings_of(ready, store=store)
+            running = launch(ready, settings, loading.show, on_line=experts.hear)
         with running:
             experts.adopt()
             for number, text in enumerate(texts, 1):
@@ -94,6 +95,7 @@ def record(
                     break
                 tokens = answer.timings.answer_tokens if answer.timings else 0
                 note(f"prompt {number} of {len(texts)}: {tokens} tokens")
+        experts.check_trace()
     note(f"written to {out} · next: hotset trace show {out}, hotset simulate {out}")
 
 

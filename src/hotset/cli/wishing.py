@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hotset.core.errors import ConfigProblem
-from hotset.core.units import parse_bytes
+from hotset.core.machine_text import read_size
 
 if TYPE_CHECKING:
     from hotset.core.plan import Wishes
@@ -32,7 +32,7 @@ def wishes_from(  # the options that run and serve share
         ConfigProblem: a value out of its range.
     """
     from hotset.core.plan import Wishes
-    from hotset.core.settings import KV_TYPES
+    from hotset.core.settings import KV_TYPES, MAX_SLOTS
 
     for name, value, least in (
         ("--ctx", ctx, _LEAST_CONTEXT_TOKENS),
@@ -41,8 +41,9 @@ def wishes_from(  # the options that run and serve share
     ):
         if value is not None and value < least:
             raise ConfigProblem(f"{name} is {value}; it must be at least {least}")
-    if threads is not None and threads > _MAX_THREADS:
-        raise ConfigProblem(f"--threads is {threads}; the engine takes at most {_MAX_THREADS}")
+    for name, value, most in (("--slots", slots, MAX_SLOTS), ("--threads", threads, _MAX_THREADS)):
+        if value is not None and value > most:
+            raise ConfigProblem(f"{name} is {value}; the engine takes at most {most}")
     if kv is not None and kv not in KV_TYPES:
         raise ConfigProblem(f"--kv is '{kv}'; choose one of {', '.join(KV_TYPES)}")
     return Wishes(
@@ -50,6 +51,6 @@ def wishes_from(  # the options that run and serve share
         kv_type=kv,
         slots=slots,
         threads=threads,
-        ram_bytes=parse_bytes(ram, what="--ram") if ram is not None else None,
+        ram_bytes=read_size(ram, "--ram") if ram is not None else None,
         is_serving=is_serving,
     )

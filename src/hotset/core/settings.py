@@ -9,7 +9,15 @@ from pathlib import PurePath
 
 from hotset.core.errors import ConfigProblem
 
-__all__ = ["KV_TYPES", "LOOPBACK", "ExpertStore", "Secret", "Settings", "validate_settings"]
+__all__ = [
+    "KV_TYPES",
+    "LOOPBACK",
+    "MAX_SLOTS",
+    "ExpertStore",
+    "Secret",
+    "Settings",
+    "validate_settings",
+]
 
 LOOPBACK = "127.0.0.1"
 
@@ -18,7 +26,7 @@ KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_n
 
 _LOAD_MODES = ("mmap", "none", "mlock")
 _FLASH_ATTENTION = ("auto", "on", "off")
-_MAX_SLOTS = 256  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h
+MAX_SLOTS = 256  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h
 
 
 class Secret:
@@ -172,7 +180,7 @@ def validate_settings(settings: Settings) -> None:
         value = getattr(settings, name)
         if value not in allowed:
             raise ConfigProblem(f"{name} is '{value}'; choose one of {', '.join(allowed)}")
-    at_most = {"port": 65535, "slots": _MAX_SLOTS}
+    at_most = {"port": 65535, "slots": MAX_SLOTS}
     for name, most in at_most.items():
         value = getattr(settings, name)
         if value > most:

@@ -7,13 +7,23 @@ from fractions import Fraction
 
 from hotset.core.errors import ConfigProblem
 
-__all__ = ["GIB", "KIB", "MIB", "format_bytes", "format_count", "format_rate", "parse_bytes"]
+__all__ = [
+    "GIB",
+    "KIB",
+    "MIB",
+    "format_bytes",
+    "format_count",
+    "format_rate",
+    "parse_bytes",
+    "parse_tokens",
+]
 
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
 _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
+_TOKENS = re.compile(r"\s*(\d{1,18})\s*([km]?)\s*", re.IGNORECASE)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -41,6 +51,18 @@ def parse_bytes(text: str, *, what: str) -> int:
         raise ConfigProblem(f"{what}: '{text}' is no size; write it like 8GiB, 1500MB or 4g")
     base = 1000 if prefix and unit and not binary else 1024
     return int(Fraction(number) * base ** _POWER[prefix.lower()])
+
+
+def parse_tokens(text: str, *, what: str) -> int:
+    """Read a number of tokens such as ``32768``, ``32k`` or ``1m``; ``k`` is 1,024.
+
+    Raises:
+        ConfigProblem: for anything else, naming `what` and `text`.
+    """
+    match = _TOKENS.fullmatch(text)
+    if match is None:
+        raise ConfigProblem(f"{what}: '{text}' is no number of tokens; write it like 32768 or 32k")
+    return int(match[1]) << 10 * _POWER[match[2].lower()]
 
 
 def format_bytes(n_bytes: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -20,16 +20,15 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from hotset.core.errors import ConfigProblem
+from hotset.core.machine_text import read_size
 from hotset.core.settings import KV_TYPES
-from hotset.core.units import MIB, parse_bytes
+from hotset.core.units import MIB, parse_tokens
 
 __all__ = ["Config", "KeySource", "ModelEntry", "load_config", "parse_duration"]
 
 _MAX_FILE_BYTES = 4 * MIB
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_TOKENS = re.compile(r"(\d+)\s*([km]?)")
-_TOKEN_UNIT = {"": 1, "k": 1024, "m": 1024 * 1024}
 _LISTEN = re.compile(r"(?:(?P<host>\[[0-9a-f:.%]+\]|[^:]+):)?(?P<port>\d+)", re.IGNORECASE)
 _NOT_FOR_PEOPLE = ("Value error, ", "Input should be ")
 
@@ -49,15 +48,17 @@ def parse_duration(value: object) -> float | None:
 
 
 def _parse_tokens(value: object) -> int:
-    match = _TOKENS.fullmatch(str(value).strip().lower())
-    if match is None or isinstance(value, bool):
-        raise ValueError("is no number of tokens; write it like 32768 or 32k")
-    return int(match[1]) * _TOKEN_UNIT[match[2]]
+    return _without_subject(lambda: parse_tokens(str(value), what="ctx"))
 
 
 def _parse_ram(value: object) -> int:
+    return _without_subject(lambda: read_size(str(value), "ram"))
+
+
+def _without_subject(read: Callable[[], int]) -> int:
+    """The file's own messages name the key and the value."""
     try:
-        return parse_bytes(str(value), what="ram")
+        return read()
     except ConfigProblem as problem:
         raise ValueError(problem.message.partition("' ")[2]) from None
 
@@ -231,12 +232,14 @@ def _describe(path: Path, tree: CommentedMap, detail: dict[str, Any]) -> str:
         return f"{here}: unknown key '{key}'{under}{hint}"
     if detail["type"] == "missing":
         return f"{here}: '{key}' is missing{under}"
+    if detail["type"] == "too_short":
+        return f"{here}: {key}{under} is empty; give at least one"
     reason = str(detail["msg"])
     for words in _NOT_FOR_PEOPLE:
         reason = reason.removeprefix(words)
     if not known:
         return f"{here}: {reason}"
-    verb = "" if reason.startswith("is ") else "must be "
+    verb = "" if reason.startswith(("is ", "has ")) else "must be "
     return f"{here}: {key}{under} is '{detail['input']}', which {verb}{reason}"
 
 

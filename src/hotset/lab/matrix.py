@@ -87,7 +87,9 @@ def run_matrix(routing: Routing, wanted: Wanted) -> list[Cell]:
         ConfigProblem: a wish makes no sense, or a memory holds no expert.
     """
     for name, value in (("half-life", wanted.half_life_tokens), ("threshold", wanted.threshold)):
-        if value is not None and (value < 0 or (name == "half-life" and value == 0)):
+        if value is None:
+            continue
+        if not value >= 0 or (name == "half-life" and value == 0):  # which nan is not
             raise ConfigProblem(f"a {name} of {value:g} makes no sense; give a larger one")
     return [
         _cell(routing, policy, share, wanted, _replay(routing, policy, share, wanted))

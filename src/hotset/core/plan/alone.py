@@ -263,7 +263,11 @@ def _does_not_fit(
         ways.append(f"--ctx {largest} fits")
     if wishes.slots > 1:
         ways.append("fewer --slots")
-    ways.append(f"close programs that use the other {format_bytes(machine.ram_total_bytes - have)}")
+    if have == wishes.ram_bytes:
+        ways.append("a larger --ram")
+    else:
+        other = format_bytes(machine.ram_total_bytes - have)
+        ways.append(f"close programs that use the other {other}")
     return (
         f"{spec.name}: {format_count(context)} tokens of {kv_type} KV with their buffers need"
         f" {format_bytes(need)} of RAM, {format_bytes(have)} are available; {'; '.join(ways)}"

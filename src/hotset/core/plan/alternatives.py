@@ -10,6 +10,7 @@ from hotset.core.modelspec import ModelSpec
 from hotset.core.placement import Projector, ProjectorPlace
 from hotset.core.plan.solve import make_plan
 from hotset.core.plan.types import Plan, Wishes
+from hotset.core.speed import total_s
 from hotset.core.units import GIB
 
 __all__ = ["Alternative", "alternatives"]
@@ -20,6 +21,8 @@ _LARGE_UBATCH = 2048
 _LOSSY = ("q4_0",)
 # Below this a difference is no reason to choose; the estimate is not that exact either.
 _NOTHING = 0.02
+# Of a model so small that no term takes any time.
+_LEAST_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +76,21 @@ def _others(wishes: Wishes, plan: Plan) -> list[tuple[str, Wishes]]:
 
 def _change(plan: Plan, other: Plan) -> float:
     """How different a choice is for whoever waits."""
-    decode = other.speed.decode.likely / plan.speed.decode.likely
-    prefill = other.speed.prefill.likely / plan.speed.prefill.likely
-    return max(abs(decode - 1), abs(prefill - 1) / 4)
+    decode, prefill = _gains(plan, other)
+    return max(abs(decode), abs(prefill) / 4)
+
+
+def _gains(plan: Plan, other: Plan) -> tuple[float, float]:
+    """By how much it decodes and reads faster, by the sums alone: what answers have shown corrects
+    each setup by another factor, or by none, and such rates cannot be compared."""
+    (decode_s, prefill_s), (other_decode_s, other_prefill_s) = (
+        (
+            max(total_s(each.speed.decode_terms), _LEAST_S),
+            max(total_s(each.speed.prefill_terms), _LEAST_S) / each.ubatch_tokens,
+        )
+        for each in (plan, other)
+    )
+    return decode_s / other_decode_s - 1, prefill_s / other_prefill_s - 1
 
 
 def _effect(plan: Plan, other: Plan) -> str:
@@ -83,11 +98,7 @@ def _effect(plan: Plan, other: Plan) -> str:
     moved = _on_devices(other) - _on_devices(plan)
     if abs(moved) >= GIB // 10:
         parts.append(f"{moved / GIB:+.1f} GiB of weights on the card")
-    for name, ours, theirs in (
-        ("decode", plan.speed.decode, other.speed.decode),
-        ("prefill", plan.speed.prefill, other.speed.prefill),
-    ):
-        change = theirs.likely / ours.likely - 1
+    for name, change in zip(("decode", "prefill"), _gains(plan, other), strict=True):
         if abs(change) >= _NOTHING:
             parts.append(f"{name} {change:+.0%}")
     if other.is_larger_than_ram and not plan.is_larger_than_ram:

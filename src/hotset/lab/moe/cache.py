@@ -6,11 +6,13 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hotset.core.errors import MachineProblem
+from hotset.core.units import format_bytes
 
 __all__ = ["first_usable", "kept_file"]
 
@@ -33,14 +35,19 @@ def first_usable(folders: list[Path]) -> Path:
     )
 
 
-def kept_file(folder: Path, name: str, key: str, make: Callable[[Path], None]) -> Path:
+def kept_file(
+    folder: Path, name: str, key: str, make: Callable[[Path], None], n_bytes: int = 0
+) -> Path:
     """The file `name` in `folder`, as `make` makes it from what `key` stands for.
 
     It is made anew when it is missing, damaged or of another key. `make` writes it whole or not at
     all; whoever comes meanwhile waits.
 
+    Args:
+        n_bytes: about its size; without that much room on the disk it is not begun.
+
     Raises:
-        MachineProblem: the folder cannot be used.
+        MachineProblem: the folder cannot be used, or its disk is full.
     """
     path, seal = folder / name, folder / f"{name}.json"
     with _locked(folder / f"{name}.lock"):
@@ -49,6 +56,12 @@ def kept_file(folder: Path, name: str, key: str, make: Callable[[Path], None]) -
         for left in folder.glob(f".{name}.*.part"):  # of a run that was killed
             left.unlink(missing_ok=True)
         seal.unlink(missing_ok=True)
+        free = shutil.disk_usage(folder).free
+        if free < n_bytes:
+            raise MachineProblem(
+                f"{path}: takes {format_bytes(n_bytes)}, {format_bytes(free)} are free on its disk;"
+                " free some, or name another place with XDG_CACHE_HOME"
+            )
         make(path)
         _write_whole(seal, json.dumps({"key": key, "sha256": _sha256(path)}))
     return path
