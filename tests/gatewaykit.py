@@ -207,6 +207,7 @@ class FakePool:
     lines: list[tuple[int, str]] = field(default_factory=list)
     watchers: list[Callable[[ServedModel], None]] = field(default_factory=list)
     problem: HotsetError | None = None
+    is_closing: bool = False
 
     def models(self) -> list[ServedModel]:
         return sorted(self.served, key=lambda model: model.id)

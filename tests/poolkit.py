@@ -35,7 +35,8 @@ class FakeEngine:
 
     def __init__(self, model_id: str, pid: int, held: Bytes) -> None:
         self.model_id, self.pid, self.held = model_id, pid, held
-        self.is_wedged = False
+        self.is_wedged = self.is_slow_to_end = self.is_killed = False
+        self.grace_s = 0.0
         self.look_ups = (0, 0)
         self.ended = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Healthy)
@@ -56,8 +57,14 @@ class FakeEngine:
     def num_expert_look_ups(self) -> tuple[int, int]:
         return self.look_ups
 
+    def kill(self) -> None:
+        self.is_killed = True
+        self.ended.set()
+
     def stop(self, *, grace_s: float) -> None:
-        del grace_s
+        self.grace_s = grace_s
+        while self.is_slow_to_end and not self.ended.wait(0.005):
+            pass
         self.ended.set()
         self._server.shutdown()
         self._server.server_close()

@@ -24,6 +24,8 @@ _MODEL = ServedModel(id="bench", state=State.READY)
 
 
 class _OneEngine:
+    is_closing = False
+
     """The pool's part that the relay needs, without any waiting."""
 
     def __init__(self, upstream: Upstream) -> None:

@@ -108,8 +108,8 @@ def test_a_conversation_survives_a_swap_a_restart_and_a_damaged_disk(
     with serving(folder, *room, home=home) as (server, url):
         talk.say(url, _QUESTIONS[2])
         assert talk.share_read < 0.05
-        server.send(signal.SIGINT)
-        server.end()
+        server.send(signal.SIGTERM)
+        assert server.end().code == 0
 
     (state,) = (home / ".cache/hotset/conversations").iterdir()
     with state.open("r+b") as file:

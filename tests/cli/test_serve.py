@@ -254,15 +254,30 @@ def test_the_second_ctrl_c_ends_at_once(tmp_path: Path, tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_polite_signal_ends_the_server_and_its_engine(
-    tmp_path: Path, tiny: Path, number: signal.Signals
+def test_a_polite_signal_gives_answers_some_seconds_and_ends_the_server_and_its_engine(
+    tmp_path: Path, number: signal.Signals
 ) -> None:
+    engine = scripted_program(tmp_path)
+    model = write_tiny("llama", tmp_path / "tiny.gguf")[0]
+    endless = {
+        "messages": [{"role": "user", "content": HELLO}],
+        "stream": True,
+        "events": 600,
+        "pause_s": 0.1,
+    }
     with (
-        serving(tiny, "--ctx", "60000", home=tmp_path) as (server, url),
-        streaming(url, 59_000),
+        serving(model, "--engine", engine, home=tmp_path) as (server, url),
+        httpx.stream("POST", f"{url}/v1/chat/completions", json=endless, timeout=60) as answer,
     ):
+        lines = answer.iter_lines()
+        assert '" 0"' in next(lines)
         server.send(number)
+        server.await_note(f"{number.name}: 1 answer has 4 s to finish")
+        assert httpx.post(f"{url}/v1/chat/completions", json=endless).status_code == 503
+        told = list(filter(None, lines))
         ended = server.end()
+    assert len(told) > 5
+    assert "is being stopped" in told[-1]
     assert ended.code == 128 + number
     assert "Traceback" not in ended.err
 

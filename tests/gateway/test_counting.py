@@ -110,6 +110,9 @@ class _Handle:
     def num_expert_look_ups(self) -> tuple[int, int]:
         return 0, 0
 
+    def kill(self) -> None:
+        raise NotImplementedError
+
     def stop(self, *, grace_s: float) -> None:
         del grace_s
         if self in self._living:

@@ -92,6 +92,14 @@ def test_ready_is_no_while_every_model_has_failed() -> None:
         assert running.get("/health").status_code == 200
 
 
+def test_a_gateway_that_ends_is_not_ready() -> None:
+    with gateway() as running:
+        assert running.get("/ready").status_code == 200
+        running.pool.is_closing = True
+        assert running.get("/ready").status_code == 503
+        assert running.get("/health").status_code == 200
+
+
 def test_figures_count_requests_and_tokens_by_model() -> None:
     with gateway() as running:
         running.chat()

@@ -286,6 +286,22 @@ def test_a_closing_pool_lets_requests_finish_and_takes_no_more() -> None:
     run(act)
 
 
+def test_who_is_in_a_hurry_has_engines_killed_that_end_too_slowly() -> None:
+    starter = FakeStarter()
+
+    async def end_slowly() -> None:
+        async with EnginePool(offers_of(TWO), starter, rules=RULES) as pool:
+            await use(pool, "a")
+            await pool.close()
+            starter.living["a"].is_slow_to_end = True
+            asyncio.get_running_loop().call_later(0.1, pool.hurry)
+
+    asyncio.run(end_slowly())
+    (engine,) = starter.engines
+    assert engine.grace_s > 0
+    assert engine.is_killed
+
+
 def test_watchers_see_each_state_once_until_they_end_it() -> None:
     async def act(pool: EnginePool, _: FakeStarter) -> None:
         seen: list[ServedModel] = []

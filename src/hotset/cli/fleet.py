@@ -197,6 +197,9 @@ class ServedEngine:
                 self.save()
             self.running.stop(grace_s=grace_s)
 
+    def kill(self) -> None:
+        self.running.stop(grace_s=0)
+
 
 def fleet_of_folders(
     models: Sequence[str], wishes: Wishes, engine: str, *, ttl_s: float | None

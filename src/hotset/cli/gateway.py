@@ -28,6 +28,9 @@ from hotset.gateway.settings import GatewaySettings
 __all__ = ["Service", "run_gateway", "settle_memory"]
 
 _LOOK_S = 0.05
+# What a polite signal leaves running answers. `docker stop` kills after 10 s, and conversations are to
+# be saved before that.
+_POLITE_S = 4.0
 _EXPERTS_EVERY_S = 10.0
 
 
@@ -66,11 +69,12 @@ def run_gateway(service: Service) -> None:
 
 async def _serve(service: Service) -> int:
     settings = service.settings
-    async with EnginePool(service.offers, service.starter, default=service.default) as pool:
-        app = create_app(pool, settings, Tokenizers(service.tokenizers))
-        server = make_server(app, settings)
-        end = _Ending(pool, server)
-        try:
+    pool = EnginePool(service.offers, service.starter, default=service.default)
+    app = create_app(pool, settings, Tokenizers(service.tokenizers))
+    server = make_server(app, settings)
+    end = _Ending(pool, server)
+    try:
+        async with pool:
             if service.alone and not await end.unless_told(_load(pool, service.alone)):
                 return end.code
             unwatch = pool.watch(_tell)
@@ -87,9 +91,9 @@ async def _serve(service: Service) -> int:
             await serving
             watching.cancel()
             unwatch()
-        finally:
-            end.forget()
-        return end.code
+    finally:
+        end.forget()
+    return end.code
 
 
 def settle_memory() -> None:
@@ -129,7 +133,8 @@ async def _show_experts(alone: Alone | None, serving: asyncio.Task[None]) -> Non
 
 
 class _Ending:
-    """The first Ctrl-C lets answers finish, the second cuts them off; other signals do at once."""
+    """The first Ctrl-C lets answers finish, and so does a polite signal, for some seconds; the
+    second signal ends all at once."""
 
     def __init__(self, pool: EnginePool, server: GatewayServer) -> None:
         self.code = 0
@@ -163,29 +168,49 @@ class _Ending:
         return is_done
 
     def _interrupt(self) -> None:
-        if self._beginning:
-            self.code = 128 + signal.SIGINT
-            self._beginning.cancel()
-            return
-        if self._closing:
-            self._server.end_now()
-            return
         busy = self._pool.num_busy
-        if busy:
-            note(f"finishing {busy} answer{'s' if busy > 1 else ''}; Ctrl-C again ends at once")
-        self._closing = asyncio.create_task(self._close())
-
-    async def _close(self) -> None:
-        """New requests get 503 until the running ones are done; then nobody listens any more."""
-        await self._pool.close()
-        self._server.should_exit = True
+        self._end(
+            signal.SIGINT,
+            f"finishing {busy} answer{'s' if busy > 1 else ''}; Ctrl-C again ends at once",
+            None,
+        )
 
     def _terminate(self, number: signal.Signals) -> None:
-        self.code = 128 + number
+        busy = self._pool.num_busy
+        self._end(
+            number,
+            f"{number.name}: {busy} answer{'s have' if busy > 1 else ' has'} {_POLITE_S:.0f} s to"
+            " finish; the next signal ends at once",
+            _POLITE_S,
+        )
+
+    def _end(self, number: signal.Signals, news: str, patience_s: float | None) -> None:
         if self._beginning:
+            self.code = 128 + number
             self._beginning.cancel()
-            return
-        self._server.end_now()
+        elif self._closing is None:
+            if self._pool.num_busy:
+                note(news)
+            self._closing = asyncio.create_task(self._close(number, patience_s))
+        else:
+            if number is not signal.SIGINT:
+                self.code = 128 + number
+            self._closing.cancel()
+            self._server.end_now()
+            self._pool.hurry()
+
+    async def _close(self, number: signal.Signals, patience_s: float | None) -> None:
+        """New requests get 503 until the running ones are done, or were cut off after
+        `patience_s`; then nobody listens any more."""
+        closing = asyncio.ensure_future(self._pool.close())
+        try:
+            if (await asyncio.wait((closing,), timeout=patience_s))[1]:
+                self.code = 128 + number
+                self._server.end_now()
+                await closing
+            self._server.should_exit = True
+        finally:
+            closing.cancel()
 
 
 def _tell(model: ServedModel) -> None:

@@ -37,6 +37,7 @@ class Life:
         self._threads = threads
         self._cancel: threading.Event | None = None
         self._starting: asyncio.Future[EngineHandle] | None = None
+        self._ending: EngineHandle | None = None
 
     @property
     def is_starting(self) -> bool:
@@ -93,11 +94,18 @@ class Life:
                 handle = await self._starting
             self._starting = None
         if handle:
+            self._ending = handle
             await asyncio.get_running_loop().run_in_executor(
                 self._threads, partial(handle.stop, grace_s=grace_s)
             )
+            self._ending = None
             self.note("ended")
         self.pid = 0
+
+    def hurry(self) -> None:
+        """An end that is under way takes no more time for politeness."""
+        if self._ending:
+            self._threads.submit(self._ending.kill)
 
     def note(self, text: str) -> None:
         """A line of the gateway's own in the log."""

@@ -75,6 +75,9 @@ class EngineHandle(Protocol):
     def stop(self, *, grace_s: float) -> None:
         """End it, politely for so long, and give back all that it used."""
 
+    def kill(self) -> None:
+        """End its process at once, also while `stop` is at work, which gives back the rest."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartWatch:

@@ -169,7 +169,9 @@ class Operations:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, _: Request) -> Response:
-        """Whether there is a model to ask: one that has not failed."""
+        """Whether there is a model to ask: one that has not failed; not while the gateway ends."""
+        if self._pool.is_closing:
+            return JSONResponse({"status": "the gateway is being ended"}, 503)
         able = [m for m in self._pool.models() if m.state is not State.FAILED]
         status = "ready" if able else "no model can be served"
         return JSONResponse({"status": status}, 200 if able else 503)

@@ -140,6 +140,10 @@ class Residence:
 class Pool(Protocol):
     """The models and their engines. All methods are for one event loop."""
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether it takes no more requests."""
+
     def models(self) -> list[ServedModel]:
         """All of them, sorted by id, with their present state."""
 
