@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialectkit import IMAGE, PICTURE, RESULT, TOOL, USE, USER, chat_with, message, prepared
+from hotset.gateway.dialects.base import Dialect
 from hotset.gateway.dialects.checks import steady_billing
 from hotset.gateway.dialects.failure import BadRequest
 from hotset.gateway.dialects.order import (
@@ -28,6 +29,14 @@ def test_null_means_absent() -> None:
     function = {"name": "f", "description": None, "parameters": None}
     mended = prepared(CHAT, chat_with(tools=[{"type": "function", "function": function}]))
     assert mended["tools"][0]["function"] == {"name": "f"}
+
+
+@pytest.mark.parametrize(("dialect", "key"), [(CHAT, "stop"), (ANTHROPIC, "stop_sequences")])
+def test_an_empty_text_to_stop_at_is_none(dialect: Dialect, key: str) -> None:
+    assert prepared(dialect, chat_with(**{key: ""})) == chat_with()
+    for stops in ([""], ["", "END", ""]):
+        kept = [stop for stop in stops if stop]
+        assert prepared(dialect, chat_with(**{key: stops})) == chat_with(**{key: kept})
 
 
 def test_a_named_tool_becomes_the_only_one_and_must_be_called() -> None:

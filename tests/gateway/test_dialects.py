@@ -61,6 +61,7 @@ REFUSED_CHATS = [
         },
     ),
     ("max_tokens", chat_with(max_tokens=-5)),
+    ("max_tokens", chat_with(max_tokens=10**30)),
     ("max_tokens", chat_with(max_tokens="10")),
     ("max_completion_tokens", chat_with(max_completion_tokens=1.5)),
     ("temperature", chat_with(temperature="warm")),

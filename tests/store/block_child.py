@@ -33,22 +33,22 @@ class Memory:
     """What one side computes in: tensors lie where they are put, over each other if need be."""
 
     arena: int
-    bytes: NDArray[np.uint8] = field(init=False)
+    room: NDArray[np.uint8] = field(init=False)
     buffer: int = 0
     end: int = 0
 
     def __post_init__(self) -> None:
         room = np.empty(MEMORY_BYTES + ALIGNMENT_BYTES, np.uint8)
         begin = -room.ctypes.data % ALIGNMENT_BYTES
-        self.bytes = room[begin : begin + MEMORY_BYTES]
+        self.room = room[begin : begin + MEMORY_BYTES]
         # What is not computed must not look like the other side's.
-        self.bytes.view(np.float32)[:] = np.nan
-        self.buffer = engine.ggml_backend_cpu_buffer_from_ptr(self.bytes.ctypes.data, MEMORY_BYTES)
+        self.room.view(np.float32)[:] = np.nan
+        self.buffer = engine.ggml_backend_cpu_buffer_from_ptr(self.room.ctypes.data, MEMORY_BYTES)
 
     def put(self, tensor: int, over: int | None = None) -> int:
         """Where the tensor begins: behind all others, or where `over` says."""
         at = self.end if over is None else over
-        address = self.bytes.ctypes.data + at
+        address = self.room.ctypes.data + at
         assert engine.ggml_backend_tensor_alloc(self.buffer, tensor, address) == 0
         self.end = max(self.end, at + (engine.ggml_nbytes(tensor) + 63) // 64 * 64)
         assert self.end <= MEMORY_BYTES

@@ -28,8 +28,8 @@ from hotset.gateway.settings import GatewaySettings
 __all__ = ["Service", "run_gateway", "settle_memory"]
 
 _LOOK_S = 0.05
-# What a polite signal leaves running answers. `docker stop` kills after 10 s, and conversations are to
-# be saved before that.
+# What a polite signal leaves running answers. `docker stop` kills after 10 s, and conversations
+# are to be saved before that.
 _POLITE_S = 4.0
 _EXPERTS_EVERY_S = 10.0
 

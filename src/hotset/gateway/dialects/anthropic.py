@@ -20,9 +20,9 @@ from hotset.gateway.dialects.checks import (
     check_kind,
     check_limit,
     check_schema,
-    check_stops,
     drop_nulls,
     limits,
+    mend_stops,
     need_list,
     need_object,
     need_text,
@@ -140,7 +140,7 @@ class AnthropicDialect(Dialect):
         changed = drop_nulls(body)
         limits(body, _NUMBERS)
         check_limit(body, "max_tokens")
-        check_stops(body, "stop_sequences")
+        changed = mend_stops(body, "stop_sequences") or changed
         if "output_format" in body or "format" in (body.get("output_config") or {}):
             raise BadRequest(
                 "structured output is not available on this endpoint; use a tool with a schema",

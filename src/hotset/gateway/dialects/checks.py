@@ -18,9 +18,9 @@ __all__ = [
     "check_kind",
     "check_limit",
     "check_schema",
-    "check_stops",
     "drop_nulls",
     "limits",
+    "mend_stops",
     "need_list",
     "need_object",
     "need_text",
@@ -37,6 +37,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "a list": (list,),
 }
 _SHOWN_CHARACTERS = 60
+_MOST_TOKENS = 2**31 - 1  # the engine counts in 32 bits
 
 
 def shown(value: object) -> str:
@@ -86,16 +87,26 @@ def check_limit(body: Mapping[str, Any], *keys: str) -> None:
     for key in keys:
         if key in body:
             check_kind(body[key], "a whole number", key)
-            if body[key] < -1:
-                raise BadRequest(f"is {body[key]}; it must be 0 or more", key)
+            if not -1 <= body[key] <= _MOST_TOKENS:
+                raise BadRequest(f"is {body[key]}; it must be 0 to {_MOST_TOKENS}", key)
 
 
-def check_stops(body: Mapping[str, Any], key: str) -> None:
+def mend_stops(body: dict[str, Any], key: str) -> bool:
+    """Texts to stop at. Some clients send an empty one for none: every answer would end with it.
+
+    Returns whether there was one.
+    """
     stops = body.get(key)
-    if stops is None or isinstance(stops, str):
-        return
+    if isinstance(stops, str):
+        if not stops:
+            del body[key]
+        return not stops
+    if stops is None:
+        return False
     for i, stop in enumerate(need_list(stops, key)):
         check_kind(stop, "a text", f"{key}[{i}]")
+    body[key] = [stop for stop in stops if stop]
+    return len(body[key]) < len(stops)
 
 
 def limits(body: Mapping[str, Any], table: Mapping[str, str]) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from hotset.gateway.dialects.base import Dialect
 from hotset.gateway.dialects.checks import (
     check_limit,
-    check_stops,
     drop_nulls,
     limits,
+    mend_stops,
 )
 from hotset.gateway.dialects.failure import Failure, failure_from_engine
 from hotset.gateway.dialects.streams import Event, EventStream, Rename, Usage, count, event_bytes
@@ -122,7 +122,7 @@ class OpenAIDialect(Dialect):
         changed = drop_nulls(body)
         limits(body, _NUMBERS)
         check_limit(body, *_LIMITS)
-        check_stops(body, "stop")
+        changed = mend_stops(body, "stop") or changed
         return self._ask_for_usage(body) or changed
 
     def _ask_for_usage(self, body: dict[str, Any]) -> bool:
