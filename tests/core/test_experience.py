@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hotset.core.errors import MachineProblem
@@ -105,6 +105,7 @@ def test_a_context_fits_with_what_starts_have_shown_and_more_of_it_makes_no_long
     slots=st.integers(1, 3),
     shown=st.lists(st.integers(0, 4 * GIB), min_size=1, max_size=4),
 )
+@example(ram_gib=19.42, slots=3, shown=[GIB, 2 * GIB, 0])  # more shown for fewer tokens
 def test_a_context_that_starts_have_shown_to_be_too_large_is_not_planned_again(
     ram_gib: float, slots: int, shown: list[int]
 ) -> None:

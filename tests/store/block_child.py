@@ -24,7 +24,7 @@ from store.product_child import Arena, Side, engine, route
 MEMORY_BYTES = 1 << 22
 ALIGNMENT_BYTES = 64
 NUM_EXPERTS = 10
-ROW_ELEMENTS, WIDE = 512, 256  # of a token; of the results of gate and up
+ROW_ELEMENTS, WIDE = 512, 512  # of a token; of the results of gate and up
 GATE, UP, DOWN = range(3)
 
 

@@ -28,8 +28,6 @@ def test_a_layer_gives_the_bits_of_the_stock_backend_wherever_its_results_lie(
     path, page = tmp_path / "experts.bin", tmp_path / "counters"
     shape = (block_child.ROW_ELEMENTS, block_child.WIDE)
     downs = (block_child.WIDE, 512), (block_child.WIDE // 2, 512)
-    if kind == "Q6_K":
-        downs = downs[:1] * 2  # its rows have no fewer elements
     layers = write_stacks(path, [Layer(kind, shape, d, block_child.NUM_EXPERTS) for d in downs])
     num_bytes = sum(stack.num_bytes for layer in layers for stack in layer)
     settings = child_settings(
