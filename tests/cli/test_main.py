@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,36 @@ def test_the_installed_program_and_the_module_are_the_same_command(tmp_path: Pat
         for words in ((str(program),), COMMAND)
     )
     assert by_name == by_module
+
+
+@pytest.mark.parametrize("place", ["__del__(self)", "__set_name__(self, *_)"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_whose_exception_python_hides_ends_the_command_all_the_same(
+    tmp_path: Path, number: signal.Signals, place: str
+) -> None:
+    """Python discards some, as in its callbacks while it imports, and makes others of some."""
+    script = f"""if True:
+        import signal, time
+        from hotset.cli import main
+
+        class Hiding:
+            def {place}:
+                signal.raise_signal({int(number)})
+
+        def work(**_):
+            class Holding:
+                held = Hiding()
+            del Holding.held
+            time.sleep(5)
+
+        main.app = work
+        main.main()
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=environment(tmp_path), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout, ended.stderr) == (128 + number, "", "")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -34,6 +34,7 @@ from hotset.core.errors import ConfigProblem, HotsetError, MachineProblem
 __all__ = ["app", "main"]
 
 _INTERRUPTED = 128 + signal.SIGINT
+_AGAIN_S = 0.001
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -93,11 +94,37 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+def _signal_behind(error: BaseException | None) -> int:
+    """The signal whose exception this is, or has become the cause of this; 0 if none."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return signal.SIGINT
+        if isinstance(error, SystemExit) and isinstance(error.code, int):
+            return max(0, error.code - 128)  # as `_end` made it
+        error = error.__cause__
+    return 0
+
+
+def _deliver_again(lost: sys.UnraisableHookArgs) -> None:
+    """A signal whose exception fell where Python discards them comes again a moment later.
+
+    That happens in callbacks of its own, as while it imports a module; the work would go on as if
+    nobody had pressed Ctrl-C.
+    """
+    number = _signal_behind(lost.exc_value)
+    if not number:
+        sys.__unraisablehook__(lost)
+        return
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
+
 def main() -> NoReturn:
     """Run the command line. Every failure is one line on stderr and an exit code of its kind."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores one for its program
             signal.signal(number, _end)
+    sys.unraisablehook = _deliver_again
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as while the modules were loading
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settle_streams()
@@ -135,6 +162,8 @@ def _run() -> int:
         _give_up(sys.stdout)
         return 0
     except Exception as bug:
+        if number := _signal_behind(bug):  # Python makes it another one while it makes a class
+            return 128 + number
         if isinstance(bug, OSError) and bug.errno in _DISK_FULL:
             return _cannot_write(bug)
         if os.environ.get("HOTSET_DEBUG"):
