@@ -95,22 +95,7 @@ bool Block::add(Tensor* node) {
     }
     Step step{.node = node, .sources = {}, .is_product = node->op == ops.mul_mat_id};
     const size_t num_inputs = inputs.size();
-    bool belongs = false;
-    if (step.is_product) {
-        belongs = add_product(step);
-    } else if (node->op == ops.glu || node->op == ops.add_id) {
-        // Alone, it is computed as the engine would.
-        belongs = steps.empty();
-        if (num_products > 0) {
-            belongs = find(node->src[0], step.sources[0]) && step.sources[0].step != OUTSIDE;
-            if (node->op == ops.add_id) {
-                belongs = belongs && same_lists(node->src[2], ids);
-            } else if (node->src[1] != nullptr) {
-                belongs = belongs && find(node->src[1], step.sources[1]) &&
-                          step.sources[1].step != OUTSIDE;
-            }
-        }
-    }
+    bool belongs = step.is_product ? add_product(step) : add_between(step);
     // What comes from outside must still be there for the experts that are computed last.
     belongs = belongs && (num_products == 0 ||
                           std::none_of(inputs.begin(), inputs.end(),
@@ -146,6 +131,22 @@ bool Block::add_product(Step& step) {
                        : hotset_bank{node->src[0]->data, node->src[0]->nb[2],
                                      static_cast<uint32_t>(num_experts)};
     return find(node->src[1], step.sources[1]);
+}
+
+// Without products before it, it is alone, and computed as the engine would.
+bool Block::add_between(Step& step) {
+    const Tensor* node = step.node;
+    if (node->op != ops.glu && node->op != ops.add_id) {
+        return false;
+    }
+    if (num_products == 0) {
+        return steps.empty();
+    }
+    const auto is_made_here = [&](size_t i) {
+        return find(node->src[i], step.sources[i]) && step.sources[i].step != OUTSIDE;
+    };
+    return node->op == ops.add_id ? is_made_here(0) && same_lists(node->src[2], ids)
+                                  : is_made_here(0) && (node->src[1] == nullptr || is_made_here(1));
 }
 
 // Where the rows of an operation come from. False if they are results of this block in another

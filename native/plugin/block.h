@@ -10,21 +10,19 @@
 
 namespace hotset {
 
-// Not a source of this step: it has fewer.
-constexpr int NO_SOURCE = -2;
 // A source that no step of the block makes.
 constexpr int OUTSIDE = -1;
 
 struct Source {
-    int step = NO_SOURCE; // the step of the block that makes it
-    size_t offset = 0;    // where it begins in that step's rows, in bytes
-    size_t input = 0;     // if OUTSIDE: its index in `inputs`
+    int step = OUTSIDE; // the step of the block that makes it
+    size_t offset = 0;  // where it begins in that step's rows, in bytes
+    size_t input = 0;   // if OUTSIDE: its index in `inputs`
 };
 
 // A node of the engine's graph. Its result has one row for each pair of a token and a slot.
 struct Step {
     ggml::Tensor* node;
-    Source sources[2]; // of a product only the second, its rows
+    Source sources[2]; // as many as it has, of rows; of a product only the second
     bool is_product;
     // Whether the result is there when the block is done. Not if a later step gets its memory:
     // the engine gives memory away only when nobody needs what is in it.
@@ -58,6 +56,7 @@ public:
 private:
     bool add(ggml::Tensor* node);
     bool add_product(Step& step);
+    bool add_between(Step& step);
     bool find(const ggml::Tensor* tensor, Source& source);
     bool overlaps_a_result(const ggml::Tensor* tensor) const;
 };

@@ -46,9 +46,9 @@ bool is_one_list(const Tensor* rows) {
 
 // Expert products whose weights lie in our buffer type, and what lies between them, so that a layer
 // is one piece of work; nothing else: whatever is accepted beyond that draws embeddings and norms
-// here too. The loader asks with a made-up product of 512
-// tokens whose weights lie in an empty buffer of this type; a no to that question would send the
-// experts elsewhere, so size is no criterion.
+// here too. The loader asks with a made-up product of 512 tokens whose weights lie in an empty
+// buffer of this type; a no to that question would send the experts elsewhere, so size is no
+// criterion.
 bool supports_op(Device*, const Tensor* op) {
     if (op->op != ops.mul_mat_id) {
         return follows_product(op);

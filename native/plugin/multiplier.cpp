@@ -59,6 +59,13 @@ Tensor* over(Context* context, const Tensor* other) {
     return tensor;
 }
 
+// All rows of a tensor as one list.
+Tensor* as_list(Context* context, const Tensor* rows) {
+    Tensor* list = over(context, TYPE_F32, rows->ne[0], rows->ne[1] * rows->ne[2], 1, rows->data);
+    list->nb[1] = rows->nb[rows->ne[1] == 1 ? 2 : 1];
+    return list;
+}
+
 // The matrices of a bank, each shaped as one of `weights`.
 Tensor* over_bank(Context* context, const Tensor* weights, const hotset_bank& bank) {
     Tensor* matrices =
@@ -151,71 +158,66 @@ bool Multiplier::compute_some(const Block& block, std::span<const ExpertRows> ro
 
     return run(nodes_per_group * groups.size(), [&](Context* context, Graph* graph) {
         for (const Group& group : groups) {
-            const auto n = static_cast<int64_t>(group.num_rows);
-            const auto add = [&](Tensor* node, const void* data) {
-                node->data = const_cast<void*>(data);
-                host.ggml_build_forward_expand(graph, node);
-            };
-            // All rows of a tensor as one list.
-            const auto list = [&](const Tensor* rows) {
-                Tensor* one =
-                    over(context, TYPE_F32, rows->ne[0], rows->ne[1] * rows->ne[2], 1, rows->data);
-                one->nb[1] = rows->nb[rows->ne[1] == 1 ? 2 : 1];
-                return one;
-            };
-            const auto chosen = [&](const std::vector<int32_t>& which_row, int64_t ne0,
-                                    int64_t ne1) {
-                return over(context, TYPE_I32, ne0, ne1, 1, which_row.data() + group.first_row);
-            };
-            for (size_t i = 0; i < block.inputs.size(); ++i) {
-                add(host.ggml_get_rows(context, list(block.inputs[i]), chosen(origins[i], n, 1)),
-                    memory + inputs_at[i]);
-            }
-            // The group's rows of a source, as one row for each of n tokens.
-            const auto rows_of = [&](const Source& source, const Tensor* tensor) {
-                const bool is_outside = source.step == OUTSIDE;
-                Tensor* rows = over(context, TYPE_F32, tensor->ne[0], 1, n,
-                                    is_outside ? memory + inputs_at[source.input]
-                                               : memory + results_at[source.step] + source.offset);
-                const size_t distance =
-                    row_bytes(is_outside ? tensor : block.steps[source.step].node);
-                rows->nb[1] = rows->nb[2] = distance;
-                rows->nb[3] = distance * n;
-                return rows;
-            };
-            for (size_t i = 0; i < block.steps.size(); ++i) {
-                const Step& step = block.steps[i];
-                const Tensor* const* source = step.node->src;
-                char* const at = memory + results_at[i];
-                Tensor* node = over(context, TYPE_F32, step.node->ne[0], 1, n, at);
-                if (step.is_product) {
-                    const hotset_bank bank =
-                        group.alone != nullptr ? hotset_bank{group.alone->weights[step.part], 0, 1}
-                                               : step.bank;
-                    become(node, step, over_bank(context, source[0], bank),
-                           rows_of(step.sources[1], source[1]), chosen(places, 1, n));
-                } else if (step.node->op == ops.add_id) {
-                    become(node, step, rows_of(step.sources[0], source[0]),
-                           over(context, source[1]), chosen(experts, 1, n));
-                } else {
-                    become(node, step, rows_of(step.sources[0], source[0]),
-                           source[1] != nullptr ? rows_of(step.sources[1], source[1]) : nullptr,
-                           nullptr);
-                }
-                add(node, at);
-            }
-            for (size_t i = 0; i < block.steps.size(); ++i) {
-                const Step& step = block.steps[i];
-                if (step.is_kept) {
-                    add(host.ggml_set_rows(
-                            context, list(step.node),
-                            over(context, TYPE_F32, step.node->ne[0], n, 1, memory + results_at[i]),
-                            over(context, TYPE_I64, n, 1, 1, targets.data() + group.first_row)),
-                        step.node->data);
-                }
-            }
+            add_group(context, graph, block, group, memory);
         }
     });
+}
+
+// The nodes that take a group's rows through the block, in `memory`.
+void Multiplier::add_group(Context* context, Graph* graph, const Block& block, const Group& group,
+                           char* memory) {
+    const auto n = static_cast<int64_t>(group.num_rows);
+    const auto add = [&](Tensor* node, const void* data) {
+        node->data = const_cast<void*>(data);
+        host.ggml_build_forward_expand(graph, node);
+    };
+    const auto of_group = [&](const auto& list, int64_t ne0, int64_t ne1) {
+        const int type = sizeof list[0] == sizeof(int64_t) ? TYPE_I64 : TYPE_I32;
+        return over(context, type, ne0, ne1, 1, list.data() + group.first_row);
+    };
+    // The group's rows of a source, as one row for each of n tokens.
+    const auto rows_of = [&](const Source& source, const Tensor* tensor) {
+        const bool is_outside = source.step == OUTSIDE;
+        Tensor* rows = over(context, TYPE_F32, tensor->ne[0], 1, n,
+                            is_outside ? memory + inputs_at[source.input]
+                                       : memory + results_at[source.step] + source.offset);
+        rows->nb[1] = rows->nb[2] = row_bytes(is_outside ? tensor : block.steps[source.step].node);
+        rows->nb[3] = rows->nb[2] * n;
+        return rows;
+    };
+    for (size_t i = 0; i < block.inputs.size(); ++i) {
+        add(host.ggml_get_rows(context, as_list(context, block.inputs[i]),
+                               of_group(origins[i], n, 1)),
+            memory + inputs_at[i]);
+    }
+    for (size_t i = 0; i < block.steps.size(); ++i) {
+        const Step& step = block.steps[i];
+        const Tensor* const* source = step.node->src;
+        Tensor* node = over(context, TYPE_F32, step.node->ne[0], 1, n, memory + results_at[i]);
+        if (step.is_product) {
+            const hotset_bank bank = group.alone != nullptr
+                                         ? hotset_bank{group.alone->weights[step.part], 0, 1}
+                                         : step.bank;
+            become(node, step, over_bank(context, source[0], bank),
+                   rows_of(step.sources[1], source[1]), of_group(places, 1, n));
+        } else if (step.node->op == ops.add_id) {
+            become(node, step, rows_of(step.sources[0], source[0]), over(context, source[1]),
+                   of_group(experts, 1, n));
+        } else {
+            become(node, step, rows_of(step.sources[0], source[0]),
+                   source[1] != nullptr ? rows_of(step.sources[1], source[1]) : nullptr, nullptr);
+        }
+        host.ggml_build_forward_expand(graph, node);
+    }
+    for (size_t i = 0; i < block.steps.size(); ++i) {
+        const Step& step = block.steps[i];
+        if (step.is_kept) {
+            Tensor* made = over(context, TYPE_F32, step.node->ne[0], n, 1, memory + results_at[i]);
+            add(host.ggml_set_rows(context, as_list(context, step.node), made,
+                                   of_group(targets, n, 1)),
+                step.node->data);
+        }
+    }
 }
 
 // Room for the copies and results of a group, used again by the next.

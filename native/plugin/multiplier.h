@@ -40,6 +40,9 @@ private:
                       const std::vector<size_t>& which);
     void form_groups(const Block& block, std::span<const ExpertRows> routed,
                      const std::vector<size_t>& which, size_t most_rows);
+    struct Group;
+    void add_group(ggml::Context* context, ggml::Graph* graph, const Block& block,
+                   const Group& group, char* memory);
     char* lay_out(const Block& block, size_t num_rows);
     template <class Build>
     bool run(size_t num_nodes, const Build& build);

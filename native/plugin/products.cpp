@@ -111,10 +111,8 @@ bool Products::compute_stored() {
     const bool prompt = num_tokens > HOTSET_MOST_DECODED_TOKENS;
     // The other half of memory stays as decoding left it.
     const size_t most = std::max(1U, prompt ? block.place.capacity / 2 : block.place.capacity);
-    const bool done = num_routed <= most
-                          ? compute_whole(num_tokens)
-                          : compute_in_turns(num_tokens, std::max<size_t>(1, most / 2));
-    return done;
+    return num_routed <= most ? compute_whole(num_tokens)
+                              : compute_in_turns(num_tokens, std::max<size_t>(1, most / 2));
 }
 
 // All experts of the batch at once. The first products of a layer name the experts of all, so all

@@ -48,9 +48,12 @@ size_t hotset_lease::request(uint32_t parts, bool prompt) {
         num_hits += hit ? 1 : 0;
     }
     jobs.clear();
-    const auto bring = [&](uint32_t number, uint32_t part) {
+    const size_t num_matrices = units.size() * num_parts;
+    for (size_t i = 0; num_hits < units.size() && i < num_matrices; ++i) {
+        const uint32_t number = units[prompt ? i % units.size() : i / num_parts];
+        const auto part = static_cast<uint32_t>(prompt ? i / units.size() : i % num_parts);
         if (!is_missing(number, part)) {
-            return;
+            continue;
         }
         Unit& unit = pool.units[number];
         unit.parts[part] = State::coming;
@@ -63,22 +66,6 @@ size_t hotset_lease::request(uint32_t parts, bool prompt) {
                         .owner = &pool,
                         .unit = number,
                         .part = part});
-    };
-    if (num_hits == units.size()) {
-        return num_hits;
-    }
-    if (prompt) {
-        for (uint32_t part = 0; part < num_parts; ++part) {
-            for (const uint32_t unit : units) {
-                bring(unit, part);
-            }
-        }
-    } else {
-        for (const uint32_t unit : units) {
-            for (uint32_t part = 0; part < num_parts; ++part) {
-                bring(unit, part);
-            }
-        }
     }
     return num_hits;
 }

@@ -197,6 +197,31 @@ void short_reads_are_completed() {
     }
 }
 
+void a_token_is_read_for_expert_by_expert_and_a_prompt_part_by_part() {
+    const Model model;
+    struct Noting {
+        static ssize_t read(void* context, int file, void* memory, size_t size, off_t offset) {
+            static_cast<std::vector<off_t>*>(context)->push_back(offset);
+            return pread(file, memory, size, offset);
+        }
+    };
+    const std::vector<int32_t> experts = {5, 2, 9};
+    for (const bool prompt : {false, true}) {
+        std::vector<off_t> places;
+        Store store(model);
+        const hotset_config config = {1 << 20, 1, Noting::read, &places, nullptr};
+        EXPECT(hotset_store_open(store.store, &config) == 0);
+        store.check(1, experts, HOTSET_ALL_PARTS, prompt ? 512 : 1);
+        std::vector<off_t> expected;
+        for (size_t i = 0; i < 9; ++i) {
+            const uint64_t offset = prompt ? model.offset(1, i / 3, experts[i % 3])
+                                           : model.offset(1, i % 3, experts[i / 3]);
+            expected.push_back(static_cast<off_t>(offset / 4096 * 4096));
+        }
+        EXPECT(places == expected);
+    }
+}
+
 void a_file_without_direct_reads_is_read_through_the_page_cache() {
     const Model model;
     struct Refusing {
@@ -321,6 +346,7 @@ int main() {
     a_missing_file_is_named();
     a_failed_read_is_an_error_and_the_next_request_tries_again();
     short_reads_are_completed();
+    a_token_is_read_for_expert_by_expert_and_a_prompt_part_by_part();
     a_file_without_direct_reads_is_read_through_the_page_cache();
     a_file_that_changes_or_shrinks_gives_no_weights();
     a_file_that_changes_during_a_read_gives_no_weights();

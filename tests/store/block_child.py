@@ -74,6 +74,7 @@ class Case:
 
     nodes: Sequence[int]
     needed: Sequence[int]
+    views: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ def joined(given: Given) -> Case:
     nodes = (both, *halves, active, given.product(DOWN, active))
     for node in nodes[-2:]:
         memory.put(node)
-    return Case(nodes, (both, *nodes[-2:]))
+    return Case(nodes, (both, *nodes[-2:]), halves)
 
 
 CASES: dict[Callable[[Given], Case], int] = {
@@ -176,11 +177,26 @@ def outcome(
         case = build(Given(memory, weights, given_rows, given_ids, num_used, tokens))
         graph = engine.ggml_new_graph(arena)
         for node in case.nodes:
+            # All of it is taken, so that an engine leaves a layer whole.
+            assert node in case.views or engine.ggml_backend_dev_supports_op(side.device, node)
             engine.ggml_build_forward_expand(graph, node)
         assert engine.ggml_backend_graph_compute(side.backends[0], graph) == 0
         found = [memory.values(node) for node in case.needed]
         engine.ggml_backend_buffer_free(memory.buffer)
     return found
+
+
+def refuse_foreign(stored: Side) -> None:
+    """Operations on other rows than our products' belong to whoever made those."""
+    with Arena(8) as arena:
+        rows = engine.ggml_new_tensor_3d(arena, TYPE_F32, WIDE, 4, 1)
+        ids = engine.ggml_new_tensor_3d(arena, TYPE_I32, 4, 1, 1)
+        bias = engine.ggml_new_tensor_3d(arena, TYPE_F32, WIDE, NUM_EXPERTS, 1)
+        for node in (
+            engine.ggml_swiglu_split(arena, rows, rows),
+            engine.ggml_add_id(arena, rows, bias, ids),
+        ):
+            assert not engine.ggml_backend_dev_supports_op(stored.device, node)
 
 
 def main() -> None:
@@ -196,6 +212,7 @@ def main() -> None:
         placed = [[[side.place(arena, s) for s in layer] for layer in layers] for side in sides]
         for side in sides:
             side.open(task["num_threads"])
+        refuse_foreign(sides[1])
         for build, layer in CASES.items():
             for tokens in task["num_tokens"]:
                 stock, stored = (
