@@ -12,7 +12,7 @@ from hotset.core.memory import CacheSettings, layer_cache_bytes
 from hotset.core.parts import Staging
 from hotset.core.placement import device_compute_bytes, host_compute_bytes
 from hotset.core.replay import can_replay
-from hotset.core.streaming import stored_bytes, streamed_compute_bytes
+from hotset.core.streaming import Streams, stored_bytes
 from hotset.core.tensortypes import TensorType, tensor_type_named
 from hotset.core.units import MIB
 from plankit import real_model
@@ -55,7 +55,7 @@ def test_buffers_of_a_card_are_those_that_the_engine_reserved(
         has_flash_attention=has_flash,
     )  # fmt: skip
     n_in_ram = len(spec.layers) + 1 - n_units
-    counted = streamed_compute_bytes(spec, asked, n_in_ram, 0) / MIB
+    counted = Streams(spec).compute_bytes(asked, n_in_ram, 0) / MIB
     beyond = 0 if has_flash else 9
     assert -0.1 <= counted - reported <= 1.5 + beyond
 
@@ -75,7 +75,7 @@ def test_a_batch_too_small_to_be_copied_for_is_counted_as_without_blocks_in_ram(
         )  # fmt: skip
 
     assert counted(few, 0) == counted(few, 7)
-    assert counted(many, 7) == streamed_compute_bytes(spec, many, 7, 0) != counted(many, 0)
+    assert counted(many, 7) == Streams(spec).compute_bytes(many, 7, 0) != counted(many, 0)
 
 
 @pytest.mark.parametrize("name", [MOE, "qwen3.6-35b-a3b", "glm-4.7-flash", "gemma-4-26b-a4b"])
@@ -84,9 +84,19 @@ def test_how_many_blocks_are_in_ram_stops_to_matter_after_a_few(name: str) -> No
     spec = real_model(name)
     half = spec.n_layers // 2
     some, more = (
-        streamed_compute_bytes(spec, BATCH, n, 0) for n in (half, half + spec.n_layers // 4)
+        Streams(spec).compute_bytes(BATCH, n, 0) for n in (half, half + spec.n_layers // 4)
     )
     assert abs(some - more) < 0.1 * some
+
+
+@pytest.mark.parametrize("name", ["qwen3.6-35b-a3b", "olmoe-1b-7b", "glm-4.7-flash"])
+def test_what_one_search_has_found_out_changes_nothing(name: str) -> None:
+    spec = real_model(name)
+    streams = Streams(spec)
+    for n_in_ram in (spec.n_layers, 1, spec.n_layers // 2, 2, 3, 1):
+        for asked in (BATCH, replace(BATCH, ubatch_tokens=2048)):
+            fresh = Streams(spec).compute_bytes(asked, n_in_ram, 0)
+            assert streams.compute_bytes(asked, n_in_ram, 0) == fresh
 
 
 def test_of_a_family_whose_order_is_unknown_all_copies_count_at_once() -> None:
@@ -94,7 +104,7 @@ def test_of_a_family_whose_order_is_unknown_all_copies_count_at_once() -> None:
     spec = spec_of("llama", keys, [tensor("blk.0.attn_qkv.weight", 128, 256)])
     assert not can_replay(spec.layers[0].matrices)
     apart = compute_bytes_estimate(spec, BATCH) + 999 + sum(layer_cache_bytes(spec, BATCH))
-    assert streamed_compute_bytes(spec, BATCH, 1, 999) == apart
+    assert Streams(spec).compute_bytes(BATCH, 1, 999) == apart
 
 
 def test_a_feed_forward_part_without_a_gate_is_smaller() -> None:
@@ -104,7 +114,7 @@ def test_a_feed_forward_part_without_a_gate_is_smaller() -> None:
         parts.append(tensor("blk.0.ffn_down.weight", 4096, 128))
         spec = spec_of("llama", small(block_count=1), [*heads, *parts])
         assert can_replay(spec.layers[0].matrices)
-        return streamed_compute_bytes(spec, BATCH, 1, 0)
+        return Streams(spec).compute_bytes(BATCH, 1, 0)
 
     gate = 512 * 4096 * 4
     assert spec_with("gate", "up") - spec_with("up") == gate
@@ -117,7 +127,7 @@ def test_experts_with_gate_and_up_in_one_tensor_need_one_copy_of_twice_the_size(
         parts += [tensor(f"blk.0.ffn_{n}_exps.weight", 128, width, 64) for n, width in inward]
         parts += [tensor("blk.0.ffn_down_exps.weight", 1024, 128, 64)]
         keys = small(block_count=1, expert_count=64, expert_used_count=2)
-        return streamed_compute_bytes(spec_of("llama", keys, parts), BATCH, 1, 0)
+        return Streams(spec_of("llama", keys, parts)).compute_bytes(BATCH, 1, 0)
 
     one = 128 * 1024 * 64 * 2
     assert counted(("gate_up", 2048)) - counted(("gate", 1024), ("up", 1024)) == one
@@ -127,7 +137,7 @@ def test_experts_with_gate_and_up_in_one_tensor_need_one_copy_of_twice_the_size(
 def test_models_that_hold_more_beside_a_block_get_the_bound(name: str) -> None:
     """gemma 4 has a dense part beside its experts, the other one an indexer."""
     spec = real_model(name)
-    counted = streamed_compute_bytes(spec, BATCH, 3, 999)
+    counted = Streams(spec).compute_bytes(BATCH, 3, 999)
     assert counted > compute_bytes_estimate(spec, BATCH) + 999
 
 
@@ -140,7 +150,7 @@ def test_queries_of_a_latent_cache_may_come_from_one_matrix() -> None:
     one["attn_q"] = wide
     direct = replace(spec, layers=(replace(layer, matrices=one),), n_layers=1)
     both = replace(spec, layers=(layer,), n_layers=1)
-    less, more = (streamed_compute_bytes(s, BATCH, 1, 0) for s in (direct, both))
+    less, more = (Streams(s).compute_bytes(BATCH, 1, 0) for s in (direct, both))
     assert less <= more
 
 
@@ -164,7 +174,7 @@ def test_without_flash_attention_every_element_of_v_has_a_place_to_go_to() -> No
     off = replace(BATCH, has_flash_attention=False)
     difference = stored_bytes(spec, off, 1) - stored_bytes(spec, BATCH, 1)
     assert difference == 512 * spec.v_padded_elements * 8
-    assert streamed_compute_bytes(spec, off, 24, 0) > streamed_compute_bytes(spec, BATCH, 24, 0)
+    assert Streams(spec).compute_bytes(off, 24, 0) > Streams(spec).compute_bytes(BATCH, 24, 0)
 
 
 def test_a_cache_is_turned_only_where_its_type_has_blocks_and_heads_have_64_elements() -> None:
@@ -179,7 +189,7 @@ def test_a_cache_is_turned_only_where_its_type_has_blocks_and_heads_have_64_elem
         )  # fmt: skip
         spec = spec_of("llama", keys, matrices)
         kept = settings(256, type_k=kind, type_v=kind, ubatch_tokens=256)
-        return streamed_compute_bytes(spec, kept, 1, 0)
+        return Streams(spec).compute_bytes(kept, 1, 0)
 
     for width in (32, 64, 256):
         assert (counted(width, Q8_0) > counted(width, F16)) == (width >= 64)

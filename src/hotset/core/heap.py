@@ -6,7 +6,7 @@ enough, or else the end of the buffer.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect
 
 __all__ = ["NOTHING", "Heap", "Held"]
 
@@ -31,16 +31,25 @@ class Heap:
         self._free: list[Held] = [(0, _ENDLESS)]  # ascending; the last one is the end
         self.peak_bytes = 0
 
+    @property
+    def gaps(self) -> tuple[Held, ...]:
+        """All that is free, ascending: what the heap does next depends on nothing else."""
+        return tuple(self._free)
+
+    @gaps.setter
+    def gaps(self, gaps: tuple[Held, ...]) -> None:
+        self._free = list(gaps)
+
     def take(self, n_bytes: int) -> Held:
         """A place for `n_bytes`: the smallest gap that holds them, of equal ones the last."""
         if not n_bytes:
             return NOTHING
         size = -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
         free = self._free
-        best = len(free) - 1
-        for index in range(len(free) - 1):
-            if size <= free[index][1] <= free[best][1]:
-                best = index
+        best, best_room = -1, _ENDLESS
+        for index, (_, room) in enumerate(free):
+            if size <= room <= best_room:
+                best, best_room = index, room
         offset, room = free[best]
         if room == size:
             del free[best]
@@ -56,8 +65,8 @@ class Heap:
             offset, size = held
             if not size:
                 continue
-            insort(free, held)
-            index = free.index(held)
+            index = bisect(free, held)
+            free.insert(index, held)
             if offset + size == free[index + 1][0]:
                 size += free[index + 1][1]
                 free[index : index + 2] = [(offset, size)]

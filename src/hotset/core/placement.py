@@ -16,7 +16,7 @@ from hotset.core.machine import Backend, Gpu
 from hotset.core.memory import CacheSettings, context_cells
 from hotset.core.modelspec import ModelSpec
 from hotset.core.parts import CacheUnits, Parts, Staging
-from hotset.core.streaming import stored_bytes, streamed_compute_bytes
+from hotset.core.streaming import Streams, stored_bytes
 from hotset.core.units import GIB, MIB
 
 __all__ = [
@@ -192,6 +192,7 @@ def device_compute_bytes(
     staging: Staging,
     is_pipelined: bool,
     n_blocks_in_ram: int = 0,
+    streams: Streams | None = None,
 ) -> int:
     """Buffers of one batch on a device; an upper estimate.
 
@@ -199,9 +200,11 @@ def device_compute_bytes(
         staging: what is copied there for large batches; nothing where no weights stay in RAM.
         is_pipelined: several devices hold all the weights.
         n_blocks_in_ram: whole blocks that stay in RAM, counted from the first.
+        streams: of this model; given by who asks often.
     """
     if n_blocks_in_ram and batch_tokens(settings) >= _LEAST_COPY_TOKENS:
-        total = streamed_compute_bytes(spec, settings, n_blocks_in_ram, staging.total_bytes)
+        streams = streams or Streams(spec)
+        total = streams.compute_bytes(settings, n_blocks_in_ram, staging.total_bytes)
     elif spec.experts:
         total = compute_bytes_estimate(spec, settings, copied_bytes=staging.total_bytes)
     else:

@@ -22,12 +22,16 @@ from math import prod
 from hotset.core.heap import NOTHING, Heap, Held
 from hotset.core.modelspec import Matrix
 
-__all__ = ["Card", "ReplayBlock", "can_replay"]
+__all__ = ["Card", "Known", "ReplayBlock", "can_replay"]
 
 _F32_BYTES = 4
 _POSITION_BYTES = 4  # int32 for each token
 
 Matrices = Mapping[str, Matrix]
+# Gaps of the heap, place of the residual, what has arrived; with a block's identity as a key, and
+# with the most bytes on the way as what becomes of it.
+_State = tuple[tuple[Held, ...], Held, frozenset[str], int]
+Known = dict[_State, _State]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,19 @@ class Card:
         n_used: experts that a token uses.
         k_rotation, v_rotation: sides of the square matrices that turn heads before they are stored
             as blocks of a quantized type; 0 for none.
+        known: what blocks have done to a card that was made alike, by state and block; added to.
+            It knows blocks by their identity: they must be kept as long as it is.
     """
 
     def __init__(
-        self, n_tokens: int, n_embd: int, n_used: int, *, k_rotation: int = 0, v_rotation: int = 0
+        self,
+        n_tokens: int,
+        n_embd: int,
+        n_used: int,
+        *,
+        k_rotation: int = 0,
+        v_rotation: int = 0,
+        known: Known | None = None,
     ) -> None:
         self._heap = Heap()
         self._n_tokens = n_tokens
@@ -91,20 +104,35 @@ class Card:
         self._is_k_turned, self._is_v_turned = bool(k_rotation), bool(v_rotation)
         # Inputs come from RAM when they are first needed, and stay.
         self._inputs = {
-            "masks": 0,
             "positions": n_tokens * _POSITION_BYTES,
             "k_rotation": k_rotation**2 * _F32_BYTES,
             "v_rotation": v_rotation**2 * _F32_BYTES,
         }
         self._residual = self._heap.take(self._row_bytes)  # the embeddings
-        self._masks: set[str] = set()
+        self._arrived: frozenset[str] = frozenset()  # inputs, and masks
+        self._known: Known = {} if known is None else known
 
     @property
     def peak_bytes(self) -> int:
         return self._heap.peak_bytes
 
     def run(self, block: ReplayBlock) -> None:
-        """Compute one block: attention or what stands for it, then its feed-forward part."""
+        """Compute one block: attention or what stands for it, then its feed-forward part.
+
+        Models repeat their blocks, and soon a heap repeats itself: what a block does to a card in
+        one state is found out once.
+        """
+        heap = self._heap
+        peak, heap.peak_bytes = heap.peak_bytes, 0
+        key = heap.gaps, self._residual, self._arrived, id(block)
+        if key in self._known:
+            heap.gaps, self._residual, self._arrived, heap.peak_bytes = self._known[key]
+        else:
+            self._run(block)
+            self._known[key] = heap.gaps, self._residual, self._arrived, heap.peak_bytes
+        heap.peak_bytes = max(peak, heap.peak_bytes)
+
+    def _run(self, block: ReplayBlock) -> None:
         heap, have = self._heap, block.matrices
         norm = heap.take(self._row_bytes)
         if "attn_v_b" in have:
@@ -138,7 +166,9 @@ class Card:
 
     def _arrive(self, *names: str) -> None:
         for name in names:
-            self._heap.take(self._inputs.pop(name, 0))
+            if name not in self._arrived:
+                self._arrived |= {name}
+                self._heap.take(self._inputs[name])
 
     def _product(
         self, block: ReplayBlock, name: str, *inputs: str, n_elements: int | None = None
@@ -167,8 +197,8 @@ class Card:
     def _caches(self, block: ReplayBlock) -> tuple[Held, Held]:
         k = self._heap.take(block.k_bytes if block.is_in_ram else 0)
         v = self._heap.take(block.v_bytes if block.is_in_ram else 0)
-        if block.mask_name not in self._masks:
-            self._masks.add(block.mask_name)
+        if block.mask_name not in self._arrived:
+            self._arrived |= {block.mask_name}
             self._heap.take(block.mask_bytes)
         return k, v
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from hotset.core.compute import batch_tokens, compute_bytes_estimate
 from hotset.core.memory import CacheSettings, cell_bytes, context_cells, window_cells
 from hotset.core.modelspec import CacheKind, LayerSpec, ModelSpec
-from hotset.core.replay import Card, ReplayBlock, can_replay
+from hotset.core.replay import Card, Known, ReplayBlock, can_replay
 
-__all__ = ["stored_bytes", "streamed_compute_bytes"]
+__all__ = ["Streams", "stored_bytes"]
 
 _F32_BYTES = 4
 _F16_BYTES = 2
@@ -20,28 +20,56 @@ _REPEATS = 3
 _LEAST_ROTATION = 64
 
 
-def streamed_compute_bytes(
-    spec: ModelSpec, settings: CacheSettings, n_in_ram: int, copied_bytes: int
-) -> int:
-    """What compute buffers take on a card beside which the first blocks stay in RAM.
+class Streams:
+    """Batches of one model on cards beside which its first blocks stay in RAM.
 
-    Args:
-        n_in_ram: how many; 1 or more.
-        copied_bytes: the largest copies of weights, for blocks of which it is not known how they
-            are computed.
+    Keeps what it has found out, since a search for a placement asks for many numbers of blocks.
     """
-    layers = spec.layers[: spec.n_layers]
-    if not _is_known(spec):
-        caches = max(
-            _k_bytes(spec, layer, settings) + _v_bytes(spec, layer, settings) for layer in layers
-        )
-        return compute_bytes_estimate(spec, settings) + copied_bytes + caches
-    card = _card(spec, settings)
-    for part, is_in_ram in ((layers[:n_in_ram], True), (layers[n_in_ram:], False)):
-        for layer in _until_it_repeats(part):
-            card.run(_block(spec, layer, settings, is_in_ram=is_in_ram))
-    card.output(spec.n_vocab * settings.slots * _F32_BYTES)
-    return card.peak_bytes + _place_bytes(spec, settings)
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+        self._is_known = _is_known(spec)
+        self._blocks: dict[tuple[object, ...], ReplayBlock] = {}
+        self._known: dict[CacheSettings, Known] = {}
+        self._orders: dict[int, list[tuple[LayerSpec, bool]]] = {}
+
+    def compute_bytes(self, settings: CacheSettings, n_in_ram: int, copied_bytes: int) -> int:
+        """What compute buffers take on the card.
+
+        Args:
+            n_in_ram: blocks in RAM, counted from the first; 1 or more.
+            copied_bytes: the largest copies of weights, for blocks of which it is not known how
+                they are computed.
+        """
+        spec = self._spec
+        if not self._is_known:
+            caches = max(
+                _k_bytes(spec, layer, settings) + _v_bytes(spec, layer, settings)
+                for layer in spec.layers[: spec.n_layers]
+            )
+            return compute_bytes_estimate(spec, settings) + copied_bytes + caches
+        card = _card(spec, settings, self._known.setdefault(settings, {}))
+        for layer, is_in_ram in self._order(n_in_ram):
+            card.run(self._block(settings, layer, is_in_ram=is_in_ram))
+        card.output(spec.n_vocab * settings.slots * _F32_BYTES)
+        return card.peak_bytes + _place_bytes(spec, settings)
+
+    def _order(self, n_in_ram: int) -> list[tuple[LayerSpec, bool]]:
+        """The blocks of a batch that are worth a replay, and whether each is in RAM."""
+        if n_in_ram not in self._orders:
+            layers = self._spec.layers[: self._spec.n_layers]
+            self._orders[n_in_ram] = [
+                *((layer, True) for layer in _until_it_repeats(layers[:n_in_ram])),
+                *((layer, False) for layer in _until_it_repeats(layers[n_in_ram:])),
+            ]
+        return self._orders[n_in_ram]
+
+    def _block(self, settings: CacheSettings, layer: LayerSpec, *, is_in_ram: bool) -> ReplayBlock:
+        """One object for all blocks of a kind."""
+        key = settings, is_in_ram, _kind(layer)
+        if key not in self._blocks:
+            self._blocks[key] = _block(self._spec, layer, settings, is_in_ram=is_in_ram)
+        return self._blocks[key]
 
 
 def stored_bytes(spec: ModelSpec, settings: CacheSettings, n_in_ram: int) -> int:
@@ -73,9 +101,13 @@ def _is_known(spec: ModelSpec) -> bool:
     return is_plain and all(can_replay(layer.matrices) for layer in spec.layers[: spec.n_layers])
 
 
+def _kind(layer: LayerSpec) -> tuple[int, CacheKind]:
+    return id(layer.matrices), layer.cache
+
+
 def _until_it_repeats(layers: Sequence[LayerSpec]) -> Sequence[LayerSpec]:
     """The first of them, until every kind has come so often."""
-    kinds = [(id(layer.matrices), layer.cache) for layer in layers]
+    kinds = [_kind(layer) for layer in layers]
     missing = Counter({kind: min(n, _REPEATS) for kind, n in Counter(kinds).items()})
     n_missing = missing.total()
     for index, kind in enumerate(kinds):
@@ -87,13 +119,14 @@ def _until_it_repeats(layers: Sequence[LayerSpec]) -> Sequence[LayerSpec]:
     return layers
 
 
-def _card(spec: ModelSpec, settings: CacheSettings) -> Card:
+def _card(spec: ModelSpec, settings: CacheSettings, known: Known) -> Card:
     return Card(
         batch_tokens(settings),
         spec.n_embd,
         spec.experts.used if spec.experts else 0,
         k_rotation=_k_rotation(spec, settings),
         v_rotation=_v_rotation(spec, settings),
+        known=known,
     )
 
 

@@ -57,7 +57,6 @@ class _Weights:
     by_block: list[Counter[Role]]
     by_role: Counter[Role] = field(default_factory=Counter)
     by_type: Counter[str] = field(default_factory=Counter)
-    shapes: list[BlockShapes] = field(default_factory=list)
     shapes_outside: BlockShapes = field(default_factory=dict)
     matrices: list[dict[str, Matrix]] = field(default_factory=list)
     token_embedding_bytes: int = 0
@@ -98,7 +97,7 @@ def build_model_spec(
     weights = _weigh(meta, tensors, n_all, n_layers)
     caches = block_caches(family, meta, n_all, n_layers)
     rule = family.recurrent if family else None
-    matrices = _shared(weights.matrices)
+    matrices = _shared(weights.matrices[:n_layers])
     return ModelSpec(
         architecture=architecture,
         name=_text(metadata.get("general.name")) or source,
@@ -119,7 +118,7 @@ def build_model_spec(
                 indexer_v_elements=block.indexer_v_elements,
                 state_r_elements=block.state_r_elements,
                 state_s_elements=block.state_s_elements,
-                matrices=matrices[i],
+                matrices=matrices[i] if i < n_layers else {},
             )
             for i, block in enumerate(caches.blocks)
         ),
@@ -145,7 +144,6 @@ def build_model_spec(
 def _weigh(meta: Metadata, tensors: Iterable[TensorFacts], n_all: int, n_layers: int) -> _Weights:
     weights = _Weights(
         by_block=[Counter() for _ in range(n_all)],
-        shapes=[{} for _ in range(n_all)],
         matrices=[{} for _ in range(n_all)],
     )
     for tensor in tensors:
@@ -167,10 +165,7 @@ def _weigh(meta: Metadata, tensors: Iterable[TensorFacts], n_all: int, n_layers:
         if is_each:
             weights.expert_tensor_bytes.add(tensor.n_bytes)
         name = tensor.name.split(".", 2)[2]
-        if len(tensor.dims) > 1:
-            _note_shape(weights.shapes[place.block], tensor, name)
-        if place.block < n_layers:
-            _note_matrix(weights.matrices[place.block], tensor, name)
+        _note_matrix(weights.matrices[place.block], tensor, name)
     if not any(weights.by_block):
         raise FileProblem(
             f"{meta.source}: has no tensors of any block, only a vocabulary; get the file with "
@@ -179,10 +174,8 @@ def _weigh(meta: Metadata, tensors: Iterable[TensorFacts], n_all: int, n_layers:
     return weights
 
 
-def _note_shape(shapes: BlockShapes, tensor: TensorFacts, name: str) -> None:
-    short = short_name(name)
-    if short:
-        shapes[short] = tensor.dims
+def _shapes(matrices: dict[str, Matrix]) -> BlockShapes:
+    return {name: matrix.dims for name, matrix in matrices.items() if len(matrix.dims) > 1}
 
 
 def _note_matrix(matrices: dict[str, Matrix], tensor: TensorFacts, name: str) -> None:
@@ -200,8 +193,8 @@ def _shared(matrices: list[dict[str, Matrix]]) -> list[dict[str, Matrix]]:
 
 
 def _note_outside(weights: _Weights, tensor: TensorFacts) -> None:
-    if len(tensor.dims) > 1:
-        _note_shape(weights.shapes_outside, tensor, tensor.name)
+    if len(tensor.dims) > 1 and (short := short_name(tensor.name)):
+        weights.shapes_outside[short] = tensor.dims
     if tensor.name == "token_embd.weight":
         weights.token_embedding_bytes = tensor.n_bytes
         weights.n_vocab = math.prod(tensor.dims[1:])
@@ -223,7 +216,7 @@ def _working(
         if block.cache is CacheKind.LATENT
     }
     return working_of(
-        weights.shapes[:n_layers],
+        [_shapes(block) for block in weights.matrices[:n_layers]],
         weights.shapes_outside,
         n_embd=meta.number("embedding_length", low=1),
         n_used=n_used,

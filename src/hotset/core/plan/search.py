@@ -29,6 +29,7 @@ from hotset.core.plan.rating import mean_depth, nominal_depth, rate
 from hotset.core.plan.shape import device_shape, ram_shape
 from hotset.core.plan.types import ENGINE_BYTES, Speed, Wishes
 from hotset.core.speed import HostExperts, HostTier, speed_model
+from hotset.core.streaming import Streams
 from hotset.core.units import MIB
 
 __all__ = ["Candidate", "Search", "usable_devices"]
@@ -96,6 +97,7 @@ class Search:
         self._parts = split_model(spec)
         self._threads = default_threads(machine, wishes)
         self._model = speed_model(spec, self._machine, threads=self._threads)
+        self._streams = Streams(spec)
         # Buffers of devices: they take longer to count than all else, and come again and again.
         self._computes: dict[tuple[CacheSettings, Backend | None, bool, int], int] = {}
 
@@ -164,14 +166,19 @@ class Search:
     def _deals(
         self, settings: CacheSettings, deep: CacheUnits, place: ProjectorPlace, *, is_hosted: bool
     ) -> tuple[Deal, ...]:
-        """Splits with all units on devices, and then, if that is open, those with blocks in RAM.
+        """Splits with all units on devices, and, where those do not do, with blocks in RAM.
 
-        The devices compute those blocks, too, and have less room then.
+        The devices compute the blocks in RAM, too, and have less room then, and their buffers take
+        long to count. So they are left out where splits with all units are the fastest and the
+        fullest even with the room of all, and RAM holds the experts that they leave there.
         """
         whole = self._dealt(settings, deep, place, is_hosted=is_hosted, n_samples=())
         if not is_hosted or self._wishes.cpu_moe_layers is not None:
             return whole
         n_units, n_blocks = self._parts.n_units, self._spec.n_layers
+        are_full = whole and all(sum(deal.units) == n_units for deal in whole)
+        if are_full and self._has_room_for_experts(settings):
+            return (*whole, _nothing(self._machine.devices))
         samples = tuple({1, min(2, n_blocks), n_blocks // 2 or 1, n_blocks})
         parted = self._dealt(settings, deep, place, is_hosted=True, n_samples=samples)
         return (
@@ -179,6 +186,14 @@ class Search:
             *(deal for deal in parted if sum(deal.units) < n_units),
             _nothing(self._machine.devices),
         )
+
+    def _has_room_for_experts(self, settings: CacheSettings) -> bool:
+        """Whether RAM holds all of them beside whatever else may be there, devices left aside."""
+        needed = self._parts.ram_bytes + sum(self._parts.expert_bytes) + ENGINE_BYTES
+        needed += self._ram_compute(settings, (), 0) + _PINNED_SPARE_BYTES
+        needed += self._projector.total_bytes if self._projector else 0
+        is_beside_devices = any(gpu.shares_ram for gpu in self._machine.devices)
+        return needed <= self._machine.ram_available_bytes and not is_beside_devices
 
     def _dealt(
         self,
@@ -270,6 +285,7 @@ class Search:
                 staging=self._parts.staging if is_hosted else Staging(),
                 is_pipelined=len(self._machine.devices) > 1 and not is_hosted,
                 n_blocks_in_ram=n_blocks_in_ram,
+                streams=self._streams,
             )
         shape = device_shape(settings, is_hosted=is_hosted, n_blocks_in_ram=n_blocks_in_ram)
         return self._machine.experience.compute(gpu.engine_name, shape, estimate)
