@@ -29,6 +29,11 @@ PROMPTS = [
     "x " * 150,  # a batch of many tokens, all experts among them
     "In the beginning there was a word, and another word, and so on.",
 ]
+# For requests at once. Which of them share a batch is chance, and the stock engine's own bits
+# depend on it: attention is computed in tiles from 64 rows on (GGML_FA_TILE_Q of ggml-cpu), and
+# where two experts nearly tie, another kernel for one row than for several can choose the other.
+# These are short, and none has such a tie: the stock engine gives the same bits in any company.
+SHORT_PROMPTS = ["Once", "a b c", "In the beginning", "why?", "x x x", "go on", "7 + 5", "blue sky"]
 MOE_FAMILIES = sorted(
     name for name, r in FAMILIES.items() if r.has_experts and r.kind is ModelKind.CHAT
 )
@@ -38,27 +43,29 @@ SPLIT_AND_FUSED = sorted(name for name in MOE_FAMILIES if FAMILIES[name].can_fus
 def assert_same_bits(
     native: NativeStore, files: tuple[Path, ...], *, share: float = 0.5, slots: int = 1
 ) -> None:
-    """The store, with memory for `share` of the experts, answers as the stock engine does."""
+    """The store, with memory for `share` of the experts, answers as the stock engine does.
+
+    With several `slots` all requests come at once; the stock engine gets one after another.
+    """
     experts = model_spec(open_model(files[0])).experts
     assert experts is not None
+    prompts = PROMPTS if slots == 1 else SHORT_PROMPTS[:slots]
     common: dict[str, object] = {
         "is_repacked": False,
-        "context_tokens": 512,
+        "context_tokens": 512 * slots,
         "slots": slots,
         "ubatch_tokens": 128,
     }
     with start(EmbeddedEngine(), settings_for(files[0], **common), os.environ) as running:
-        stock = [answer(running, prompt) for prompt in PROMPTS]
+        stock = [answer(running, prompt) for prompt in prompts]
     with CountersPage() as page:
         ram = int(share * experts.n_bytes)
         common["expert_store"] = expert_store(native, page, files, ram)
         with start(EmbeddedEngine(), settings_for(files[0], **common), os.environ) as running:
             with ThreadPoolExecutor(slots) as askers:
-                stored = list(askers.map(lambda prompt: answer(running, prompt), PROMPTS))
+                stored = list(askers.map(lambda prompt: answer(running, prompt), prompts))
             counters = page.read()
-    if slots == 1:
-        assert stored == stock
-    assert [[token for token, _ in a] for a in stored] == [[token for token, _ in a] for a in stock]
+    assert stored == stock
     # The comparison means something only if the experts did come from the store, and not all fit.
     assert counters.num_requests > 0
     assert counters.read_bytes > 0
@@ -95,7 +102,8 @@ def test_every_budget(native: NativeStore, tmp_path: Path, share: float) -> None
     assert_same_bits(native, write_tiny("olmoe", tmp_path / "tiny.gguf"), share=share)
 
 
-def test_several_requests_at_once_get_the_tokens_of_one_alone(
-    native: NativeStore, tmp_path: Path
+@pytest.mark.parametrize("slots", [2, 5, 8])
+def test_requests_at_once_get_the_bits_of_one_alone(
+    native: NativeStore, tmp_path: Path, slots: int
 ) -> None:
-    assert_same_bits(native, write_tiny("qwen3moe", tmp_path / "tiny.gguf"), slots=3)
+    assert_same_bits(native, write_tiny("qwen3moe", tmp_path / "tiny.gguf"), slots=slots)
