@@ -17,7 +17,9 @@ import pytest
 from clikit import COMMAND, assert_refused, environment, hotset
 from enginekit import can_run_llama_server, llama_server
 from ggufkit import Gguf, Tensor, number, text
-from hotset.core.units import GIB, format_count
+from hotset.core.units import GIB, MIB, format_bytes, format_count
+from hotset.gguf.shards import open_model
+from hotset.gguf.spec import model_spec
 from hotset.gguf.synth import write_fullscale, write_tiny
 
 CARD = ("--gpu", "16GiB,RX 9070 XT", "--gpu-used", "1.6GiB", "--pcie", "5x16")
@@ -283,3 +285,21 @@ def test_an_unknown_family_is_planned_with_an_upper_bound_and_that_is_said(tmp_p
         assert "is not in hotset's table" in ended.out
     else:
         assert_refused(ended, 2, "new.gguf")
+
+
+def test_the_bytes_of_an_mtp_head_are_named_as_unused_and_only_where_there_is_one(
+    tmp_path: Path,
+) -> None:
+    with_head, without = (
+        write_tiny(name, tmp_path / f"{name}.gguf")[0] for name in ("glm4moe-mtp", "glm4moe")
+    )
+    spec = model_spec(open_model(with_head))
+    n_bytes = spec.layers[-1].n_bytes
+    assert facts(tmp_path, with_head, *PC)["mtp_bytes"] == n_bytes > 0
+    assert facts(tmp_path, without, *PC)["mtp_bytes"] == 0
+    shown = hotset("plan", with_head, *PC, home=tmp_path).out
+    assert f"  MTP layers: {format_bytes(n_bytes)} in the file, not used.\n" in shown
+    told = hotset("plan", with_head, *PC, "--explain", home=tmp_path).out
+    assert re.search(rf"MTP layers +{n_bytes / MIB:,.2f} MiB  in it, not used", told)
+    for option in ((), ("--explain",)):
+        assert "MTP" not in hotset("plan", without, *PC, *option, home=tmp_path).out

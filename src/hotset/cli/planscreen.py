@@ -52,6 +52,8 @@ def plan_lines(
     yield ""
     if told := _experts_line(ready, plan):
         yield told
+    if ready.spec.mtp_bytes:
+        yield f"  MTP layers: {format_bytes(ready.spec.mtp_bytes)} in the file, not used."
     for reason in (*plan.reasons, *ready.spec.notes):
         yield f"  {reason}"
     for index, other in enumerate(others):
@@ -242,6 +244,7 @@ def plan_facts(
         "model": str(ready.path),
         "projector": str(ready.projector) if ready.projector else None,
         **_plan_facts(ready.plan),
+        "mtp_bytes": ready.spec.mtp_bytes,
         "ram_available_bytes": machine.ram_available_bytes,
         "alternatives": [
             {"option": other.option, "effect": other.effect, **_plan_facts(other.plan)}

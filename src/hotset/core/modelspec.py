@@ -249,9 +249,14 @@ class ModelSpec:
         return sum(self.bytes_by_role.values())
 
     @property
+    def mtp_bytes(self) -> int:
+        """Of the MTP blocks; an engine that does not draft with them leaves them in the file."""
+        return self.bytes_by_role.get(Role.MTP, 0)
+
+    @property
     def trunk_bytes(self) -> int:
         """What the engine loads when it does not draft with the MTP block, bytes."""
-        return self.n_bytes - self.bytes_by_role.get(Role.MTP, 0)
+        return self.n_bytes - self.mtp_bytes
 
     @property
     def unmapped_bytes(self) -> int:

@@ -53,6 +53,9 @@ def explain(spec: ModelSpec, plan: Plan) -> Iterator[str]:
     ):
         if n:
             yield _line(name, n, how)
+    if spec.mtp_bytes:
+        yield "the file"
+        yield _line("MTP layers", spec.mtp_bytes, "in it, not used")
     depth = format_count(nominal_depth(settings))
     yield f"time of one token, {depth} tokens into the context"
     yield from _time_lines(plan.speed.decode_terms)
