@@ -1,6 +1,6 @@
 """The planner against the world: `speed` compares the speed model with published runs, `memory` the
-memory model with the engine's own account, `fuzz` makes plans for random machines and models,
-`calibration` runs models here and plans them again."""
+memory model with the engine's own account, `drafting` the same where an MTP head drafts, `fuzz`
+makes plans for random machines and models, `calibration` runs models here and plans them again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.planner.calibration import print_calibration
+from benchmarks.planner.drafting import print_drafting
 from benchmarks.planner.fuzz import print_report
 from benchmarks.planner.memorytable import print_comparison
 from benchmarks.planner.speed import print_table
@@ -18,6 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("speed")
+    commands.add_parser("drafting")
     memory = commands.add_parser("memory")
     memory.add_argument("--quick", action="store_true", help="a few starts of each kind")
     memory.add_argument("--write", action="store_true", help="into docs/memory.md")
@@ -35,6 +37,8 @@ def main() -> int:
     if arguments.command == "speed":
         print_table()
         return 0
+    if arguments.command == "drafting":
+        return print_drafting()
     if arguments.command == "memory":
         return print_comparison(is_quick=arguments.quick, is_written=arguments.write)
     return 1 if print_report(arguments.examples, arguments.seed) else 0

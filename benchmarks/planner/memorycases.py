@@ -64,6 +64,7 @@ class Case:
         host_experts: blocks from the first on whose experts stay in RAM.
         projector: "" without one, else "card" or "RAM".
         is_repacked: see `Settings`.
+        draft_tokens: that an engine drafts at once with the model's MTP head; 0 if it does not.
     """
 
     model: str
@@ -77,6 +78,7 @@ class Case:
     host_experts: int = 0
     projector: str = ""
     is_repacked: bool = False
+    draft_tokens: int = 0
 
     def cache_settings(self) -> CacheSettings:
         kind = tensor_type_named(self.kv)
@@ -87,6 +89,7 @@ class Case:
             type_v=kind,
             ubatch_tokens=self.ubatch_tokens,
             has_flash_attention=self.flash != "off",
+            draft_tokens=self.draft_tokens,
         )
 
     def settings(self, file: Path, projector: Path | None = None) -> Settings:

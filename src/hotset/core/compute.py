@@ -15,6 +15,7 @@ from hotset.core.memory import (
     CacheSettings,
     cache_bytes,
     context_cells,
+    n_snapshots,
     window_cells,
 )
 from hotset.core.modelspec import CacheKind, ModelSpec
@@ -81,7 +82,8 @@ def compute_bytes_estimate(
         n_tokens * working.setup_elements * _F32_BYTES,
         _attention_bytes(spec, settings),
         _recurrent_elements(spec, settings) * _F32_BYTES,
-        spec.n_vocab * settings.slots * _F32_BYTES,  # one output for each slot
+        # one output for each slot and each token that is drafted for it
+        spec.n_vocab * settings.slots * (1 + settings.draft_tokens) * _F32_BYTES,
     )
     return _index_bytes(spec, settings) + beside * _F32_BYTES + largest
 
@@ -182,14 +184,15 @@ def _recurrent_elements(spec: ModelSpec, settings: CacheSettings) -> int:
     """
     work, n_tokens = spec.working.recurrent, batch_tokens(settings)
     states = _state_elements(spec) * settings.slots
+    new = states * n_snapshots(spec, settings)
     spare = work.gap_elements - work.result_elements  # of a token, for the new states
-    if spare > 0 and n_tokens * spare >= states:
-        n_apart = states // spare  # tokens up to which it does not fit
+    if spare > 0 and n_tokens * spare >= new:
+        n_apart = new // spare  # tokens up to which it does not fit
         return max(
             n_tokens * work.held_elements + states,
-            n_apart * (work.held_elements + work.result_elements) + 2 * states,
+            n_apart * (work.held_elements + work.result_elements) + states + new,
         )
-    return n_tokens * (work.held_elements + work.result_elements) + 2 * states
+    return n_tokens * (work.held_elements + work.result_elements) + states + new
 
 
 def _state_elements(spec: ModelSpec) -> int:

@@ -20,6 +20,7 @@ __all__ = [
     "cell_bytes",
     "context_cells",
     "layer_cache_bytes",
+    "n_snapshots",
     "window_cells",
 ]
 
@@ -84,13 +85,12 @@ def cache_bytes(spec: ModelSpec, settings: CacheSettings) -> CacheBytes:
         by_kind[layer.cache] += n_cells * cell_bytes(spec, layer, settings)
         indexer += n_context * _indexer_cell_bytes(layer, settings)
         state += layer.state_r_elements + layer.state_s_elements
-    n_snapshots = 1 + (settings.draft_tokens if spec.can_roll_back_state else 0)
     return CacheBytes(
         full=by_kind[CacheKind.FULL],
         window=by_kind[CacheKind.WINDOW],
         latent=by_kind[CacheKind.LATENT],
         indexer=indexer,
-        recurrent=state * _F32_BYTES * settings.slots * n_snapshots,
+        recurrent=state * _F32_BYTES * settings.slots * n_snapshots(spec, settings),
     )
 
 
@@ -101,8 +101,7 @@ def layer_cache_bytes(spec: ModelSpec, settings: CacheSettings) -> tuple[int, ..
     """
     n_context = context_cells(settings) * settings.n_streams
     n_window = window_cells(spec, settings) * settings.n_streams
-    n_snapshots = 1 + (settings.draft_tokens if spec.can_roll_back_state else 0)
-    n_states = settings.slots * n_snapshots
+    n_states = settings.slots * n_snapshots(spec, settings)
     return tuple(
         (n_window if layer.cache is CacheKind.WINDOW else n_context)
         * cell_bytes(spec, layer, settings)
@@ -110,6 +109,12 @@ def layer_cache_bytes(spec: ModelSpec, settings: CacheSettings) -> tuple[int, ..
         + (layer.state_r_elements + layer.state_s_elements) * _F32_BYTES * n_states
         for layer in spec.layers
     )
+
+
+def n_snapshots(spec: ModelSpec, settings: CacheSettings) -> int:
+    """How often each recurrent state is kept: once, and once for each drafted token where the
+    family can go back to it."""
+    return 1 + (settings.draft_tokens if spec.can_roll_back_state else 0)
 
 
 def cell_bytes(spec: ModelSpec, layer: LayerSpec, settings: CacheSettings) -> int:

@@ -10,6 +10,7 @@ from hotset.core.hits import HitCurve, prior_curve
 
 __all__ = [
     "CacheKind",
+    "DraftHead",
     "Experts",
     "LayerSpec",
     "Matrix",
@@ -176,6 +177,21 @@ class Working:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftHead:
+    """A multi-token-prediction head as the context that drafts with it has it.
+
+    Attributes:
+        layers: the MTP blocks, with the caches that they have there.
+        working: what a token takes while the head is computed.
+        is_unknown_to_some: there are engines that run the model and know nothing of its head.
+    """
+
+    layers: tuple[LayerSpec, ...]
+    working: Working
+    is_unknown_to_some: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """Architecture, sizes and cache rule of one model. Bytes are exact; they are the file's own.
 
@@ -208,6 +224,8 @@ class ModelSpec:
         can_roll_back_state: the engine can keep snapshots of the recurrent state while drafting.
         recorded_hits: of the model's own routing, where it has been recorded.
         n_tensors: that the engine loads.
+        head: the MTP blocks as a context of their own has them; None without any, and for families
+            whose head the engine has no graph for.
     """
 
     architecture: str
@@ -236,6 +254,7 @@ class ModelSpec:
     can_roll_back_state: bool = False
     recorded_hits: HitCurve | None = None
     n_tensors: int = 0
+    head: DraftHead | None = None
 
     @property
     def hits(self) -> HitCurve:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from hotset.core.errors import FileProblem
-from hotset.core.families.caches import Caches, block_caches
+from hotset.core.families.caches import BlockCache, Caches, block_caches
 from hotset.core.families.metadata import MAX_BLOCKS, Metadata
 from hotset.core.families.rules import Family, Indexer
-from hotset.core.families.table import family_named
+from hotset.core.families.table import (
+    DRAFTING_ARCHITECTURES,
+    FIRST_DRAFTING_ARCHITECTURES,
+    family_named,
+)
 from hotset.core.families.working import BlockShapes, short_name, working_of
 from hotset.core.modelspec import (
     CacheKind,
+    DraftHead,
     Experts,
     LayerSpec,
     Matrix,
@@ -108,18 +113,7 @@ def build_model_spec(
         n_vocab=weights.n_vocab or meta.number("vocab_size", 0),
         n_embd=meta.number("embedding_length", low=1),
         layers=tuple(
-            LayerSpec(
-                index=i,
-                bytes_by_role=weights.by_block[i],
-                cache=block.cache,
-                k_elements=block.k_elements,
-                v_elements=block.v_elements,
-                indexer_elements=block.indexer_elements,
-                indexer_v_elements=block.indexer_v_elements,
-                state_r_elements=block.state_r_elements,
-                state_s_elements=block.state_s_elements,
-                matrices=matrices[i] if i < n_layers else {},
-            )
+            _layer(i, weights, block, matrices[i] if i < n_layers else {})
             for i, block in enumerate(caches.blocks)
         ),
         bytes_by_role=weights.by_role,
@@ -133,11 +127,57 @@ def build_model_spec(
         k_head_elements=caches.k_head_elements,
         v_head_elements=caches.v_head_elements,
         n_heads=caches.n_heads,
-        working=_working(meta, weights, caches, family, n_used, n_layers),
+        working=_working(
+            meta,
+            weights,
+            caches.blocks,
+            weights.matrices[:n_layers],
+            family,
+            n_used,
+            caches.n_heads,
+        ),
         tied_output_bytes=0 if weights.has_output else weights.token_embedding_bytes,
         is_output_made_first=family is not None and family.has_output_first,
         can_roll_back_state=rule is not None and rule.can_roll_back,
         n_tensors=weights.n_tensors + (not weights.has_output),
+        head=_head(meta, weights, caches, family, n_used, n_layers),
+    )
+
+
+def _layer(
+    index: int, weights: _Weights, block: BlockCache, matrices: Mapping[str, Matrix]
+) -> LayerSpec:
+    return LayerSpec(
+        index=index,
+        bytes_by_role=weights.by_block[index],
+        cache=block.cache,
+        k_elements=block.k_elements,
+        v_elements=block.v_elements,
+        indexer_elements=block.indexer_elements,
+        indexer_v_elements=block.indexer_v_elements,
+        state_r_elements=block.state_r_elements,
+        state_s_elements=block.state_s_elements,
+        matrices=matrices,
+    )
+
+
+def _head(
+    meta: Metadata,
+    weights: _Weights,
+    caches: Caches,
+    family: Family | None,
+    n_used: int,
+    n_layers: int,
+) -> DraftHead | None:
+    """The MTP blocks, where the file has them and the engine can draft with them."""
+    if not any(weights.by_block[n_layers:]) or meta.architecture not in DRAFTING_ARCHITECTURES:
+        return None
+    matrices = weights.matrices[n_layers:]
+    blocks = zip(caches.head, matrices, strict=True)
+    return DraftHead(
+        tuple(_layer(i, weights, *block) for i, block in enumerate(blocks, start=n_layers)),
+        _working(meta, weights, caches.head, matrices, family, n_used, caches.n_heads),
+        is_unknown_to_some=meta.architecture not in FIRST_DRAFTING_ARCHITECTURES,
     )
 
 
@@ -205,33 +245,35 @@ def _note_outside(weights: _Weights, tensor: TensorFacts) -> None:
 def _working(
     meta: Metadata,
     weights: _Weights,
-    caches: Caches,
+    blocks: Sequence[BlockCache],
+    matrices: Sequence[dict[str, Matrix]],
     family: Family | None,
     n_used: int,
-    n_layers: int,
+    n_heads: int,
 ) -> Working:
+    """Of the first blocks, as many as there are matrices of."""
     queries = {
-        i: block.k_elements * caches.n_heads
-        for i, block in enumerate(caches.blocks)
+        i: block.k_elements * n_heads
+        for i, block in enumerate(blocks)
         if block.cache is CacheKind.LATENT
     }
     return working_of(
-        [_shapes(block) for block in weights.matrices[:n_layers]],
+        [_shapes(block) for block in matrices],
         weights.shapes_outside,
         n_embd=meta.number("embedding_length", low=1),
         n_used=n_used,
         n_streams=meta.number("hyper_connection.count", 1),
         queries=queries,
-        selection=_selection(meta, caches, family),
+        selection=_selection(meta, blocks, family),
     )
 
 
-def _selection(meta: Metadata, caches: Caches, family: Family | None) -> Selection:
+def _selection(meta: Metadata, blocks: Sequence[BlockCache], family: Family | None) -> Selection:
     """Of qwen4exp as its graph shows (build_qsa_sel in src/models/qwen4exp.cpp): a mask with room
     for the selected cells, its sum with the causal one, and a score of every fourth cell. The
     other indexers score every cell, and sort the scores; none of them has been compared.
     """
-    if family is None or not any(block.indexer_elements for block in caches.blocks):
+    if family is None or not any(block.indexer_elements for block in blocks):
         return Selection()
     score_bytes = 1 if family.indexer is Indexer.POOLED else 8
     n_selected = meta.number("attention.indexer.top_k", 0)

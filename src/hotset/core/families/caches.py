@@ -36,9 +36,11 @@ class BlockCache:
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """All blocks; the fields besides `blocks` are those of `ModelSpec`."""
+    """All blocks as the main context has them, and those of an MTP head as the one has them that
+    drafts with it; the other fields are those of `ModelSpec`."""
 
     blocks: tuple[BlockCache, ...]
+    head: tuple[BlockCache, ...]
     window_tokens: int
     v_padded_elements: int
     k_head_elements: tuple[int, ...]
@@ -57,7 +59,7 @@ class _Heads:
 
 
 def block_caches(family: Family | None, meta: Metadata, n_all: int, n_layers: int) -> Caches:
-    """What the engine's main context keeps per block.
+    """What the engine's contexts keep per block.
 
     Args:
         family: None for an unknown architecture: every block full attention, and a recurrent
@@ -98,8 +100,21 @@ def block_caches(family: Family | None, meta: Metadata, n_all: int, n_layers: in
                 state_s_elements=state_s if is_recurrent[i] else 0,
             )
         )
+    # The context that drafts has full attention in these blocks, or a window, and no states. Of
+    # the indexers only the pooled one goes with it (qwen4exp).
+    indexer_width = width if family.indexer is Indexer.POOLED else 0
+    head = tuple(
+        BlockCache(
+            cache=_kind(True, is_window[i], False, is_latent),
+            k_elements=heads.k[i] * heads.n_kv[i],
+            v_elements=0 if is_latent else heads.v[i] * heads.n_kv[i],
+            indexer_elements=indexer_width,
+        )
+        for i in range(n_layers, n_all)
+    )
     return Caches(
         blocks=tuple(blocks),
+        head=head,
         window_tokens=n_window,
         v_padded_elements=max(v * n for v, n in zip(heads.v, heads.n_kv, strict=True)),
         k_head_elements=tuple(sorted(set(heads.k[:n_layers]))),

@@ -17,7 +17,32 @@ from hotset.core.families.rules import (
     Window,
 )
 
-__all__ = ["FAMILIES", "family_named"]
+__all__ = ["DRAFTING_ARCHITECTURES", "FAMILIES", "FIRST_DRAFTING_ARCHITECTURES", "family_named"]
+
+DRAFTING_ARCHITECTURES = frozenset(
+    {
+        "bailingmoe3",
+        "cohere2moe",
+        "deepseek2",
+        "deepseek32",
+        "glm-dsa",
+        "glm4moe",
+        "hy_v3",
+        "mimo2",
+        "nemotron_h_moe",
+        "qwen35",
+        "qwen35moe",
+        "qwen3next",
+        "qwen4exp",
+        "step35",
+    }
+)
+"""Those whose MTP head llama.cpp can draft with: a `graph_mtp` in src/models (b11434). Files of
+other families may have the blocks, too; nothing uses them."""
+
+FIRST_DRAFTING_ARCHITECTURES = frozenset({"qwen35", "qwen35moe"})
+"""Of these, those that b10434 draws on, too, as dry starts of both have shown. For the others it is
+not known since when."""
 
 _DELTA_NET = Recurrent(Where.INTERVAL, State.GROUPED_SSM)
 _DELTA_NET_ROLLBACK = Recurrent(Where.INTERVAL, State.GROUPED_SSM, can_roll_back=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hotset.core.compute import compute_bytes_estimate
-from hotset.core.memory import cache_bytes, context_cells
+from hotset.core.drafting import DRAFT_CACHE_TYPE, DRAFT_TOKENS, drafting
+from hotset.core.memory import CacheSettings, cache_bytes, context_cells
 from hotset.core.modelspec import ModelSpec
 from hotset.core.parts import split_model
 from hotset.core.placement import DeviceBytes
@@ -53,9 +54,7 @@ def explain(spec: ModelSpec, plan: Plan) -> Iterator[str]:
     ):
         if n:
             yield _line(name, n, how)
-    if spec.mtp_bytes:
-        yield "the file"
-        yield _line("MTP layers", spec.mtp_bytes, "in it, not used")
+    yield from _head_lines(spec, settings)
     depth = format_count(nominal_depth(settings))
     yield f"time of one token, {depth} tokens into the context"
     yield from _time_lines(plan.speed.decode_terms)
@@ -65,6 +64,30 @@ def explain(spec: ModelSpec, plan: Plan) -> Iterator[str]:
     yield f"time of a batch of {format_count(plan.ubatch_tokens)} prompt tokens"
     yield from _time_lines(plan.speed.prefill_terms)
     yield from _measured_lines(plan.speed, plan.speed.prefill, plan.ubatch_tokens)
+
+
+def _head_lines(spec: ModelSpec, settings: CacheSettings) -> Iterator[str]:
+    """What lies unused of an MTP head, and what an engine would take that drafts with it."""
+    if not spec.mtp_bytes:
+        return
+    yield "the file"
+    yield _line("MTP layers", spec.mtp_bytes, "in it, not used")
+    added = drafting(spec, settings)
+    if added is None:
+        return
+    yield "drafting with the MTP layers would add (--spec-type draft-mtp; not planned)"
+    for name, n, how in (
+        ("weights", sum(added.weights_bytes), "of those layers, exact"),
+        (f"KV, {DRAFT_CACHE_TYPE}", sum(added.cache_bytes), "of those layers, exact"),
+        ("recurrent state", added.state_bytes, f"{DRAFT_TOKENS} more of each, exact"),
+        ("compute", added.main_compute_bytes, "states and outputs of drafted tokens; estimate"),
+        ("compute, drafting", added.compute_bytes, "a second set of buffers; estimate"),
+    ):
+        if n:
+            yield _line(name, n, how)
+    if added.unknown_head_cache_bytes:
+        how = "all that an engine takes which has no MTP for this model; at most"
+        yield _line("KV instead", added.unknown_head_cache_bytes, how)
 
 
 def _measured_lines(speed: Speed, rate: Estimate, num_tokens: int) -> Iterator[str]:
