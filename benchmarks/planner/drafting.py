@@ -32,6 +32,7 @@ __all__ = [
     "DRAFTING_CASES",
     "TINY_DRAFTING_CASES",
     "compare_drafting",
+    "is_as_counted",
     "planned_drafting",
     "print_drafting",
 ]
@@ -71,10 +72,12 @@ DRAFTING_CASES = tuple(
 )
 """Models at full size, as sparse files."""
 
+_HEAD_AND_OUTPUT = 2  # units
+
 DRAFTING_CARD_CASES = tuple(
     replace(case, gpu_layers=units)
     for case in _tiny_cases("qwen35moe-mtp")[:2]
-    for units in (99, 2)
+    for units in (99, _HEAD_AND_OUTPUT)
 )
 """All on the card; the head and the output alone."""
 
@@ -118,6 +121,13 @@ def compare_drafting(
                 yield name, Compared(case, own, their)
 
 
+def is_as_counted(name: str, row: Compared) -> bool:
+    """Within tolerance. What RAM holds of a batch for whole recurrent blocks there, which a card
+    computes, is counted as without drafting and comes out too small; weights and caches count."""
+    is_streamed = row.case.gpu_layers == _HEAD_AND_OUTPUT and row.planned.device == HOST
+    return row.is_exact if is_streamed and name == "main" else row.is_within
+
+
 def print_drafting() -> int:
     """Compare and print. Returns 1 if a row is out of tolerance."""
     rows = list(compare_drafting((*TINY_DRAFTING_CASES, *DRAFTING_CASES)))
@@ -125,7 +135,7 @@ def print_drafting() -> int:
         if found:
             rows += compare_drafting(DRAFTING_CARD_CASES, *found)
     print("\n".join(_lines(rows)))
-    off = sum(not row.is_within for _, row in rows)
+    off = sum(not is_as_counted(name, row) for name, row in rows)
     print(
         f"\n{len(rows)} rows, {sum(row.is_exact for _, row in rows)} exact, {off} out of tolerance"
     )
