@@ -54,7 +54,7 @@ _F32_BYTES = 4
 _PLACE_BYTES = 8
 _MASK = "mask"
 # What the replay of a head may miss: on a CPU the engine takes up to one row of the model's width
-# more for each token than the order of a card's tensors explains (22 dry starts).
+# more for each token than the order of a card's tensors explains (36 dry starts on a CPU).
 _ROWS_MISSED = 1
 
 

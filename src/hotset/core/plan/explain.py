@@ -86,8 +86,8 @@ def _head_lines(spec: ModelSpec, settings: CacheSettings) -> Iterator[str]:
         if n:
             yield _line(name, n, how)
     if added.unknown_head_cache_bytes:
-        how = "all that an engine takes which has no MTP for this model; at most"
-        yield _line("KV instead", added.unknown_head_cache_bytes, how)
+        how = "at most, and nothing else, in an engine that has no MTP for this model"
+        yield _line("or KV of all blocks", added.unknown_head_cache_bytes, how)
 
 
 def _measured_lines(speed: Speed, rate: Estimate, num_tokens: int) -> Iterator[str]:
