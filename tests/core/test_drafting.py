@@ -14,12 +14,14 @@ from hotset.core.compute import compute_bytes_estimate
 from hotset.core.drafting import DRAFT_TOKENS, Drafting, drafting, head_spec, second_settings
 from hotset.core.memory import CacheSettings, cache_bytes, context_cells
 from hotset.core.modelspec import ModelSpec
+from hotset.core.plan import Wishes, make_plan
+from hotset.core.plan.explain import explain
 from hotset.core.tensortypes import tensor_type_named
 from hotset.core.units import MIB
 from hotset.gguf.shards import open_model
 from hotset.gguf.spec import model_spec
 from hotset.gguf.synth import write_tiny
-from plankit import real_model
+from plankit import computer, real_model
 from speckit import F16, Q8_0, Tensor, settings, small, spec_of, tensor
 
 QWEN, GLM = ("qwen3.6-35b-a3b-mtp", "Q4_K_XL"), ("glm-4.5-air-mtp", "Q2_K")
@@ -64,9 +66,7 @@ def test_both_contexts_take_what_the_engine_reported_and_never_less(
         assert reported <= estimate / MIB <= reported + 1 + min(64, 0.1 * reported)
 
 
-def counted(
-    spec: ModelSpec, asked: CacheSettings, *, draft_tokens: int = DRAFT_TOKENS
-) -> Drafting:
+def counted(spec: ModelSpec, asked: CacheSettings, *, draft_tokens: int = DRAFT_TOKENS) -> Drafting:
     added = drafting(spec, asked, draft_tokens=draft_tokens)
     assert added is not None
     return added
@@ -260,3 +260,32 @@ def test_an_engine_that_does_not_know_the_head_keeps_kv_for_every_block_twice(
     assert cache_bytes(spec, asked).total + added.unknown_head_cache_bytes == 40 * MIB
     assert sum(added.cache_bytes) == 4 * MIB
     assert counted(real_model(*QWEN), asked).unknown_head_cache_bytes == 0
+
+
+def told_of_a_head(spec: ModelSpec) -> str:
+    """The part of a plan's sums that is about the head; empty if there is none."""
+    plan = make_plan(spec, computer(ram_gib=64), Wishes(context_tokens=8192, kv_type="f16"))
+    lines = "\n".join(explain(spec, plan)).partition("\nthe file\n")[2]
+    return lines.partition("\ntime of one token")[0]
+
+
+def test_the_sums_of_a_plan_end_with_what_drafting_would_add() -> None:
+    qwen, glm = told_of_a_head(real_model(*QWEN)), told_of_a_head(real_model(*GLM))
+
+    added = counted(real_model(*QWEN), settings(8192))
+    for n_bytes in (sum(added.weights_bytes), sum(added.cache_bytes), added.state_bytes,
+                    added.main_compute_bytes, added.compute_bytes):  # fmt: skip
+        assert f"{n_bytes / MIB:,.2f} MiB" in qwen
+    assert "recurrent state" not in glm
+    unknown = counted(real_model(*GLM), settings(8192)).unknown_head_cache_bytes
+    assert f"{unknown / MIB:,.2f} MiB  at most" in glm
+    assert "at most" not in qwen
+
+
+def test_the_sums_of_a_plan_say_no_more_of_a_head_than_there_is_to_say() -> None:
+    idle = headed(1, architecture="exaone-moe", **WINDOWED)
+
+    assert told_of_a_head(real_model("qwen3.6-35b-a3b")) == ""
+    (only,) = told_of_a_head(idle).splitlines()
+    assert only.split() == ["MTP", "layers", f"{idle.mtp_bytes / MIB:,.2f}", "MiB", "in", "it,",
+                            "not", "used"]  # fmt: skip

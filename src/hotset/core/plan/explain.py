@@ -86,7 +86,7 @@ def _head_lines(spec: ModelSpec, settings: CacheSettings) -> Iterator[str]:
         if n:
             yield _line(name, n, how)
     if added.unknown_head_cache_bytes:
-        how = "at most, and nothing else, in an engine that has no MTP for this model"
+        how = "at most, and no weights, in an engine that has no MTP for this model"
         yield _line("or KV of all blocks", added.unknown_head_cache_bytes, how)
 
 
