@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hotset.core.compute import compute_bytes_estimate
-from hotset.core.memory import cache_bytes, context_cells
+from hotset.core.compute import batch_tokens, compute_bytes_estimate
+from hotset.core.memory import CacheSettings, cache_bytes, context_cells
 from hotset.core.modelspec import ModelSpec
 from hotset.core.parts import split_model
 from hotset.core.placement import DeviceBytes
@@ -13,6 +13,7 @@ from hotset.core.plan.common import cache_settings
 from hotset.core.plan.rating import nominal_depth
 from hotset.core.plan.types import Plan, Speed, Wishes
 from hotset.core.speed import Estimate, Term, total_s
+from hotset.core.storecompute import fullest_rows
 from hotset.core.units import MIB, format_bytes, format_count
 
 __all__ = ["explain"]
@@ -33,7 +34,11 @@ def explain(spec: ModelSpec, plan: Plan) -> Iterator[str]:
         yield _line("recurrent state", kinds.recurrent, f"F32, {plan.slots} of them")
     yield "compute buffers (estimate, meant to be too much)"
     how = f"batch of {format_count(plan.ubatch_tokens)}, mask over {format_count(cells)} cells"
-    yield _line("activations and mask", compute_bytes_estimate(spec, settings), how)
+    stored = plan.footprint.store_compute_bytes
+    activations = compute_bytes_estimate(spec, settings, has_experts=not stored)
+    yield _line("activations and mask", activations, how)
+    if stored:
+        yield _line("the store's products", stored, _products(spec, plan, settings))
     parts = split_model(spec)
     units = plan.placement.ranges(parts.n_units)
     for taken, own in zip(plan.footprint.devices, units, strict=False):
@@ -62,6 +67,15 @@ def explain(spec: ModelSpec, plan: Plan) -> Iterator[str]:
     yield f"time of a batch of {format_count(plan.ubatch_tokens)} prompt tokens"
     yield from _time_lines(plan.speed.prefill_terms)
     yield from _measured_lines(plan.speed, plan.speed.prefill, plan.ubatch_tokens)
+
+
+def _products(spec: ModelSpec, plan: Plan, settings: CacheSettings) -> str:
+    """How the buffer of the expert store's device adds up."""
+    rows = fullest_rows(spec, settings)
+    widths = " + ".join(map(format_count, rows.widths))
+    beside = ", and rows of the card" if plan.has_devices else ""
+    n_tokens = format_count(batch_tokens(settings))
+    return f"batch of {n_tokens} x {rows.used} experts x ({widths}) x 4 B{beside}"
 
 
 def _measured_lines(speed: Speed, rate: Estimate, num_tokens: int) -> Iterator[str]:
