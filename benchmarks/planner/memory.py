@@ -47,6 +47,7 @@ __all__ = [
     "Compared",
     "Planned",
     "Projected",
+    "case_files",
     "compare_cards",
     "compare_dry",
     "compare_loads",
@@ -187,7 +188,7 @@ def planned_on_card(spec: ModelSpec, case: Case) -> tuple[Planned, Planned]:
 def compare_dry(cases: tuple[Case, ...], engine: Engine | None = None) -> Iterator[Compared]:
     """Dry starts of an engine on the CPU; the embedded one where none is given."""
     engine = engine or EmbeddedEngine()
-    for case, file, spec in _files(cases):
+    for case, file, spec in case_files(cases):
         (taken,) = first_breakdown(engine, case.settings(file), os.environ)
         yield Compared(case, planned(spec, case), taken)
 
@@ -196,7 +197,7 @@ def compare_cards(
     cases: tuple[Case, ...], engine: LlamaServerEngine, environ: Mapping[str, str]
 ) -> Iterator[Compared]:
     """Dry starts of an engine with a card, each giving a line for the card and one for RAM."""
-    for case, file, spec in _files(cases):
+    for case, file, spec in case_files(cases):
         taken = first_breakdown(engine, case.settings(file), environ)
         for ours, theirs in zip(planned_on_card(spec, case), taken, strict=True):
             yield Compared(case, ours, theirs)
@@ -206,7 +207,7 @@ def compare_projectors(
     cases: tuple[Case, ...], engine: LlamaServerEngine, environ: Mapping[str, str]
 ) -> Iterator[Projected]:
     """Loads with a projector. The engine does not say what a picture's buffers take."""
-    for case, file, _ in _files(cases):
+    for case, file, _ in case_files(cases):
         projector = write_tiny("mmproj", file.with_name("mmproj.gguf"))[0]
         lines: list[str] = []
         settings = case.settings(file, projector)
@@ -224,7 +225,7 @@ def compare_projectors(
 def compare_loads(cases: tuple[Case, ...]) -> Iterator[Compared]:
     """Real loads of the embedded engine."""
     engine = EmbeddedEngine()
-    for case, file, spec in _files(cases):
+    for case, file, spec in case_files(cases):
         with start(engine, case.settings(file), os.environ) as running:
             yield Compared(case, planned(spec, case), _taken(running.loaded))
 
@@ -240,7 +241,7 @@ def _taken(loaded: Loaded) -> Taken:
     )
 
 
-def _files(cases: tuple[Case, ...]) -> Iterator[tuple[Case, Path, ModelSpec]]:
+def case_files(cases: tuple[Case, ...]) -> Iterator[tuple[Case, Path, ModelSpec]]:
     """Each case with its file, written into a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="hotset-memory-") as folder:
         kept: dict[tuple[str, str], tuple[Path, ModelSpec]] = {}

@@ -165,8 +165,7 @@ class Working:
             close where experts are copied to a device, since the copies leave larger ones.
         unrouted_elements: of `ffn_elements`, what remains where another device computes the routed
             experts: dense and shared parts, and the choice of experts.
-        parted_elements: of a gap before the residual that a dense FFN leaves with experts beside it
-            in one block; what the experts hold fills it.
+        parted_elements: of a gap that some blocks leave, and that only experts fill.
         lasting_elements: beside every block, more than a residual of the model's width.
         setup_elements: before the first block, beside what lasts.
         selection: beside attention.

@@ -30,7 +30,6 @@ _ALTUP = "altup_proj"  # gemma 3n: from the residual to each of those beside it
 _PER_LAYER_FORMS = 3  # beside what lasts: looked up, projected, and their sum
 _MIXERS = ("ssm_", "time_mix_", "shortconv.")
 _SCORES = 2
-_PARTED = {"ffn_down", "ffn_down_exps"}
 _LATENT = ("attn_q", "attn_q_b", "attn_k_b", "attn_kv_a_mqa")
 
 BlockShapes = dict[str, tuple[int, ...]]
@@ -81,7 +80,7 @@ def working_of(
         ffn_elements=max(ffn, default=0),
         routed_elements=max((_routed_use(s, n_embd, n_used) for s in blocks), default=0),
         unrouted_elements=max(map(_unrouted_ffn, blocks), default=0),
-        parted_elements=n_embd if any(map(_PARTED.issubset, blocks)) else 0,
+        parted_elements=n_embd if any(map(_is_parted, blocks)) else 0,
         lasting_elements=streams + per_layer,
         setup_elements=_PER_LAYER_FORMS * per_layer,
         selection=selection,
@@ -148,6 +147,12 @@ def _routed_use(shapes: BlockShapes, n_embd: int, n_used: int) -> int:
     if not inward:
         return 0
     return max(inward, n_used * (shapes.get("ffn_down_exps", (0,))[0] + n_embd))
+
+
+def _is_parted(shapes: BlockShapes) -> bool:
+    """Blocks that were seen to leave a gap as wide as the model, where their experts are computed
+    elsewhere: a dense FFN beside routed experts (gemma 4), and qwen3next's delta nets."""
+    return {"ffn_down", "ffn_down_exps"} <= shapes.keys() or "ssm_ba" in shapes
 
 
 def _inward(shapes: BlockShapes, n_used: int) -> int:
