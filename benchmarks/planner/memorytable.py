@@ -106,7 +106,8 @@ def print_comparison(*, is_quick: bool, is_written: bool) -> int:
         DOCS.write_text(document(dry, loads, stores, cards, projectors, server))
         print(f"wrote {DOCS}")
     are_within = [row.is_within for row in (*dry, *loads, *cards)]
-    are_within += [row.is_within for row in (*projectors, *stores)]
+    are_within += [row.is_within for row in projectors]
+    are_within += [row.is_within for row in stores]
     return 0 if all(are_within) else 1
 
 
