@@ -80,7 +80,7 @@ def working_of(
         ffn_elements=max(ffn, default=0),
         routed_elements=max((_routed_use(s, n_embd, n_used) for s in blocks), default=0),
         unrouted_elements=max(map(_unrouted_ffn, blocks), default=0),
-        parted_elements=n_embd if any(map(_is_parted, blocks)) else 0,
+        parted_elements=max((_parted(shapes, n_embd) for shapes in blocks), default=0),
         lasting_elements=streams + per_layer,
         setup_elements=_PER_LAYER_FORMS * per_layer,
         selection=selection,
@@ -149,10 +149,12 @@ def _routed_use(shapes: BlockShapes, n_embd: int, n_used: int) -> int:
     return max(inward, n_used * (shapes.get("ffn_down_exps", (0,))[0] + n_embd))
 
 
-def _is_parted(shapes: BlockShapes) -> bool:
-    """Blocks that were seen to leave a gap as wide as the model, where their experts are computed
-    elsewhere: a dense FFN beside routed experts (gemma 4), and qwen3next's delta nets."""
-    return {"ffn_down", "ffn_down_exps"} <= shapes.keys() or "ssm_ba" in shapes
+def _parted(shapes: BlockShapes, n_embd: int) -> int:
+    """The gap that a block was seen to leave where its experts are computed elsewhere: a row of the
+    model's width with a dense FFN beside them (gemma 4), half its values' in a delta net."""
+    if {"ffn_down", "ffn_down_exps"} <= shapes.keys():
+        return n_embd
+    return shapes["ssm_out"][0] // 2 if {"attn_qkv", "ssm_out"} <= shapes.keys() else 0
 
 
 def _inward(shapes: BlockShapes, n_used: int) -> int:
