@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.planner.calibration import print_calibration
 from benchmarks.planner.drafting import print_drafting
 from benchmarks.planner.fuzz import print_report
-from benchmarks.planner.memorytable import print_comparison
+from benchmarks.planner.memorytable import print_comparison, print_stores
 from benchmarks.planner.speed import print_table
 
 
@@ -23,6 +23,7 @@ def main() -> int:
     memory = commands.add_parser("memory")
     memory.add_argument("--quick", action="store_true", help="a few starts of each kind")
     memory.add_argument("--write", action="store_true", help="into docs/memory.md")
+    memory.add_argument("--store", action="store_true", help="only with the expert store")
     fuzz = commands.add_parser("fuzz")
     fuzz.add_argument("--examples", type=int, default=10_000)
     fuzz.add_argument("--seed", type=int, default=0, help="of the first example")
@@ -39,6 +40,8 @@ def main() -> int:
         return 0
     if arguments.command == "drafting":
         return print_drafting()
+    if arguments.command == "memory" and arguments.store:
+        return print_stores(is_quick=arguments.quick, is_written=arguments.write)
     if arguments.command == "memory":
         return print_comparison(is_quick=arguments.quick, is_written=arguments.write)
     return 1 if print_report(arguments.examples, arguments.seed) else 0

@@ -23,13 +23,21 @@ from benchmarks.planner.memorycases import (
     Case,
     quick_cases,
 )
+from benchmarks.planner.storememory import (
+    STORE_CASES,
+    STORE_TITLE,
+    Stored,
+    compare_stores,
+    store_lines,
+    store_summary,
+)
 
 from hotset.core.compute import batch_tokens, mask_bytes
 from hotset.core.units import format_count
 from hotset.engine.embedded import EmbeddedEngine
 from hotset.gguf.synth.fullscale import fullscale_spec
 
-__all__ = ["document", "fitted_rows", "halves", "print_comparison", "summary"]
+__all__ = ["document", "fitted_rows", "halves", "print_comparison", "print_stores", "summary"]
 
 DOCS = Path(__file__).parents[2] / "docs" / "memory.md"
 
@@ -50,13 +58,34 @@ _COLUMNS = (
     "| Model | Context | KV | Batch | Slots | FA | Model MiB | Context MiB | Compute MiB"
     " | Error MiB | Total |\n|---|---:|---|---:|---:|---|---:|---:|---:|---:|---:|"
 )
+_CARD_TITLE = "## On a card"
 _SHARES = "| Starts | Rows | Exact | Within | Worst compute | Median compute | Worst total |"
+
+
+def print_stores(*, is_quick: bool, is_written: bool) -> int:
+    """The same for the buffers with the expert store, and that section of the page."""
+    rows = list(compare_stores(STORE_CASES[:6] if is_quick else STORE_CASES))
+    section = "\n".join(store_lines(rows))
+    print(section)
+    if is_written:
+        DOCS.write_text(with_section(DOCS.read_text(), section))
+        print(f"wrote {DOCS}")
+    return 0 if all(row.is_within for row in rows) else 1
+
+
+def with_section(page: str, section: str) -> str:
+    """The page with this section instead of its own, before that of the card."""
+    end = page.index(_CARD_TITLE)
+    start = page.find(STORE_TITLE)
+    return page[: end if start < 0 else start] + section + "\n" + page[end:]
 
 
 def print_comparison(*, is_quick: bool, is_written: bool) -> int:
     """Compare, print, and write the page if asked. Returns 1 if a row is out of tolerance."""
     dry = _shown("dry starts", compare_dry(quick_cases() if is_quick else DRY_CASES))
     loads = _shown("loads", compare_loads(LOAD_CASES[:1] if is_quick else LOAD_CASES))
+    stores = list(compare_stores(STORE_CASES[:1] if is_quick else STORE_CASES))
+    print(store_summary(stores))
     cards: list[Compared] = []
     projectors: list[Projected] = []
     server = "no llama-server"
@@ -74,10 +103,11 @@ def print_comparison(*, is_quick: bool, is_written: bool) -> int:
             projectors = list(compare_projectors(trials, engine, environ))
     print("\n".join([*summary(dry, loads, cards), *_projector_lines(projectors)]))
     if is_written:
-        DOCS.write_text(document(dry, loads, cards, projectors, server))
+        DOCS.write_text(document(dry, loads, stores, cards, projectors, server))
         print(f"wrote {DOCS}")
     are_within = [row.is_within for row in (*dry, *loads, *cards)]
     are_within += [row.is_within for row in projectors]
+    are_within += [row.is_within for row in stores]
     return 0 if all(are_within) else 1
 
 
@@ -142,6 +172,7 @@ def _sums(name: str, rows: Sequence[Compared]) -> str:
 def document(
     dry: Sequence[Compared],
     loads: Sequence[Compared],
+    stores: Sequence[Stored],
     cards: Sequence[Compared],
     projectors: Sequence[Projected],
     server: str,
@@ -160,9 +191,9 @@ def document(
     head = _HEAD.format(build=EmbeddedEngine().build, server=server, words=_wrapped(words))
     lines = [head, *summary(dry, loads, cards), ""]
     lines += ["## Dry starts", "", *_table(dry), ""]
-    lines += ["## Loads", "", *_table(loads), ""]
+    lines += ["## Loads", "", *_table(loads), "", *store_lines(stores)]
     if cards:
-        lines += ["## On a card", "", _CARD_WORDS, "", *_card_table(cards), ""]
+        lines += [_CARD_TITLE, "", _CARD_WORDS, "", *_card_table(cards), ""]
         lines += [*_projector_lines(projectors), ""]
     return "\n".join(lines)
 

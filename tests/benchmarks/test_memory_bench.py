@@ -17,6 +17,7 @@ from benchmarks.planner.memorycases import (
     Case,
     quick_cases,
 )
+from benchmarks.planner.storememory import STORE_CASES, Stored
 
 from enginekit import fake_engine, smollm2
 from hotset.core.compute import compute_bytes_estimate
@@ -125,6 +126,7 @@ def test_the_page_shows_every_row_and_where_it_is_off(
     monkeypatch.setattr(memorytable, "DOCS", page)
     monkeypatch.setattr(memorytable, "compare_dry", lambda _: [compared(), compared(model_mib=9)])
     monkeypatch.setattr(memorytable, "compare_loads", lambda _: [compared()])
+    monkeypatch.setattr(memorytable, "compare_stores", lambda _: [stored()])
     monkeypatch.setenv("VK_DRIVER_FILES", "/dev/null")
 
     assert memorytable.print_comparison(is_quick=True, is_written=True) == 1
@@ -135,6 +137,39 @@ def test_the_page_shows_every_row_and_where_it_is_off(
     assert "**1000 / 9**" in text
     assert "| dry, all | 2 | 1 | 1 |" in text
     assert text.count("| mixtral-8x7b Q4_0 |") == 3
+
+
+def stored(store: int = 68 * MIB, processor: int = 44 * MIB) -> Stored:
+    return Stored(STORE_CASES[2], 68 * MIB, 44 * MIB, store, processor)
+
+
+@pytest.mark.parametrize(
+    ("store_mib", "processor_mib", "is_within"),
+    [(68, 44, True), (67, 43, True), (70, 44, False), (4, 44, True), (3, 44, False)],
+)
+def test_too_little_is_out_of_tolerance_and_so_is_far_too_much(
+    store_mib: int, processor_mib: int, is_within: bool
+) -> None:
+    assert stored(store_mib * MIB, processor_mib * MIB).is_within == is_within
+
+
+def test_the_part_with_the_store_can_be_made_anew_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "memory.md"
+    page.write_text("# Head\n\n## Loads\n\nrows\n\n## On a card\n\nmore\n")
+    monkeypatch.setattr(memorytable, "DOCS", page)
+    for share in (1, 2):
+        rows = [stored(store=68 * MIB // share)] * share
+        monkeypatch.setattr(memorytable, "compare_stores", lambda _, rows=rows: rows)
+        assert memorytable.print_stores(is_quick=True, is_written=True) == 0
+
+    text = page.read_text()
+    assert "2 starts, 2 within" in capsys.readouterr().out
+    assert text.startswith("# Head\n\n## Loads\n\nrows\n\n## With the expert store\n")
+    assert text.endswith("\n\n## On a card\n\nmore\n")
+    assert text.count("68.00 / 34.00") == 2
+    assert "68.00 / 68.00" not in text
 
 
 def test_the_fitted_constant_is_the_one_that_made_the_rows() -> None:

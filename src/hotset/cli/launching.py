@@ -164,7 +164,7 @@ def through_store(ready: Launchable, expert_bytes: int) -> Launchable:
         ConfigProblem: the model has no experts.
         EngineProblem: the engine does not take the store.
     """
-    from hotset.core.speed import HostExperts, HostTier
+    from hotset.core.plan.stored import stored_plan
 
     if not ready.spec.experts:
         raise ConfigProblem(
@@ -173,12 +173,9 @@ def through_store(ready: Launchable, expert_bytes: int) -> Launchable:
     store = _check_store(ready.engine)
     if store.plugin is None:
         raise EngineProblem(f"engine {store.engine}: {store.reason}")
-    footprint = ready.plan.footprint
-    mapped = ready.spec.trunk_bytes - (ready.spec.experts.n_bytes if expert_bytes else 0)
-    footprint = replace(footprint, expert_cache_bytes=expert_bytes, weights_bytes=mapped)
-    # Weights in another layout would be copies, which the store cannot share.
-    host = HostExperts(HostTier.STORE, expert_bytes)
-    plan = replace(ready.plan, footprint=footprint, is_repacked=False, host=host)
+    if ready.basis is None:
+        raise EngineProblem(f"{ready.path.name}: its plan was changed by hand; make it anew")
+    plan = stored_plan(ready.spec, ready.basis.machine, ready.plan, expert_bytes)
     # Without memory for experts the store only looks on: no plan says how fast that is.
     basis = ready.basis if expert_bytes else None
     return replace(ready, plan=plan, plugin=store.plugin, basis=basis)

@@ -134,7 +134,9 @@ def _shape(ready: Launchable, device: str) -> str:
     plan = ready.plan
     settings = _cache_settings(plan)
     if device == RAM:
-        return ram_shape(settings, is_alone=not plan.has_devices)
+        return ram_shape(
+            settings, is_alone=not plan.has_devices, has_store=ready.plugin is not None
+        )
     n_in_ram = len(ready.spec.layers) + 1 - plan.placement.n_offloaded
     is_hosted = bool(plan.placement.host_moe_units) or n_in_ram > 0
     return device_shape(settings, is_hosted=is_hosted, n_blocks_in_ram=n_in_ram)

@@ -60,7 +60,11 @@ def mask_bytes(spec: ModelSpec, settings: CacheSettings) -> int:
 
 
 def compute_bytes_estimate(
-    spec: ModelSpec, settings: CacheSettings, *, copied_bytes: int = 0
+    spec: ModelSpec,
+    settings: CacheSettings,
+    *,
+    copied_bytes: int = 0,
+    has_experts: bool = True,
 ) -> int:
     """What the engine's compute buffers take on the device that computes the blocks.
 
@@ -68,11 +72,15 @@ def compute_bytes_estimate(
 
     Args:
         copied_bytes: of experts in RAM, what is on the device at once to compute them there.
+        has_experts: whether it computes the routed experts, too, if there are any.
     """
     n_tokens = batch_tokens(settings)
     working = spec.working
     beside = n_tokens * (_ROWS_BESIDE * spec.n_embd + working.lasting_elements)
     ffn = n_tokens * working.ffn_elements * _F32_BYTES
+    if not has_experts:
+        beside += n_tokens * working.parted_elements
+        ffn = n_tokens * working.unrouted_elements * _F32_BYTES
     if copied_bytes < ffn // _SMALL_COPY_SHARE:
         ffn += copied_bytes
     else:  # what they leave closes the gaps between the others
@@ -80,6 +88,7 @@ def compute_bytes_estimate(
     largest = max(
         ffn,
         n_tokens * working.setup_elements * _F32_BYTES,
+        n_tokens * working.projected_elements * _F32_BYTES,
         _attention_bytes(spec, settings),
         _recurrent_elements(spec, settings) * _F32_BYTES,
         # one output for each slot and each token that is drafted for it

@@ -158,19 +158,27 @@ class Working:
 
     Attributes:
         attention_elements: in the block whose attention holds most, scores not counted.
+        projected_elements: while its queries, keys and values are made, beyond a row that is a gap
+            later.
         recurrent: in the recurrent block that holds most.
         ffn_elements: in the block whose FFN holds most, all experts in use together.
         routed_elements: of them what is in use at once in a routed FFN, gaps not counted; they
             close where experts are copied to a device, since the copies leave larger ones.
+        unrouted_elements: of `ffn_elements`, what remains where another device computes the routed
+            experts: dense and shared parts, and the choice of experts.
+        parted_elements: of a gap that some blocks leave, and that only experts fill.
         lasting_elements: beside every block, more than a residual of the model's width.
         setup_elements: before the first block, beside what lasts.
         selection: beside attention.
     """
 
     attention_elements: int = 0
+    projected_elements: int = 0
     recurrent: RecurrentWork = RecurrentWork()
     ffn_elements: int = 0
     routed_elements: int = 0
+    unrouted_elements: int = 0
+    parted_elements: int = 0
     lasting_elements: int = 0
     setup_elements: int = 0
     selection: Selection = Selection()

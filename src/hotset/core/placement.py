@@ -16,6 +16,7 @@ from hotset.core.machine import Backend, Gpu
 from hotset.core.memory import CacheSettings, context_cells
 from hotset.core.modelspec import ModelSpec
 from hotset.core.parts import CacheUnits, Parts, Staging
+from hotset.core.storecompute import store_compute_bytes
 from hotset.core.streaming import Streams, stored_bytes
 from hotset.core.units import GIB, MIB
 
@@ -230,16 +231,36 @@ def host_compute_bytes(
     settings: CacheSettings,
     backends: Collection[Backend | None],
     n_blocks_in_ram: int = 0,
+    *,
+    has_store: bool = False,
 ) -> int:
     """Buffers of one batch in RAM, beside devices of these backends; none for an engine without.
 
     A device that takes copies of weights computes every large batch, even of blocks in RAM; what
     comes in, and what goes into their caches, is all that RAM holds of it then.
+
+    Args:
+        has_store: the expert store computes the experts; its buffers are counted, too.
     """
+    stored = store_compute_bytes(spec, settings, is_beside_card=bool(backends)) if has_store else 0
+    return stored + _processor_bytes(
+        spec, settings, backends, n_blocks_in_ram, has_experts=not has_store
+    )
+
+
+def _processor_bytes(
+    spec: ModelSpec,
+    settings: CacheSettings,
+    backends: Collection[Backend | None],
+    n_blocks_in_ram: int,
+    *,
+    has_experts: bool,
+) -> int:
+    """Of those, the CPU's."""
     if backends and _COPYING.issuperset(backends) and batch_tokens(settings) >= _LEAST_COPY_TOKENS:
         stored = stored_bytes(spec, settings, n_blocks_in_ram) if n_blocks_in_ram else 0
         return input_bytes(spec, settings, stored_bytes=stored)
-    return compute_bytes_estimate(spec, settings)
+    return compute_bytes_estimate(spec, settings, has_experts=has_experts)
 
 
 def device_bytes(

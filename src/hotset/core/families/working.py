@@ -29,6 +29,7 @@ _PER_LAYER = "per_layer_model_proj"  # gemma 3n and 4: one product for the input
 _ALTUP = "altup_proj"  # gemma 3n: from the residual to each of those beside it
 _PER_LAYER_FORMS = 3  # beside what lasts: looked up, projected, and their sum
 _MIXERS = ("ssm_", "time_mix_", "shortconv.")
+_SCORES = 2
 _LATENT = ("attn_q", "attn_q_b", "attn_k_b", "attn_kv_a_mqa")
 
 BlockShapes = dict[str, tuple[int, ...]]
@@ -74,9 +75,12 @@ def working_of(
     per_layer = _rows(outside, _PER_LAYER)
     return Working(
         attention_elements=max(attention, default=0),
+        projected_elements=max((_projected(shapes, n_embd) for shapes in blocks), default=0),
         recurrent=max(map(_recurrent, blocks), key=_held, default=RecurrentWork()),
         ffn_elements=max(ffn, default=0),
         routed_elements=max((_routed_use(s, n_embd, n_used) for s in blocks), default=0),
+        unrouted_elements=max(map(_unrouted_ffn, blocks), default=0),
+        parted_elements=max((_parted(shapes, n_embd) for shapes in blocks), default=0),
         lasting_elements=streams + per_layer,
         setup_elements=_PER_LAYER_FORMS * per_layer,
         selection=selection,
@@ -91,6 +95,11 @@ def _attention(shapes: BlockShapes, n_embd: int, n_latent: int) -> int:
     if "attn_kv_b" in shapes:  # MLA without absorption: keys are put together for every head
         projected += _rows(shapes, "attn_kv_b") + _rows(shapes, "attn_q")
     return projected + (mixed if mixed > n_embd else 0)
+
+
+def _projected(shapes: BlockShapes, n_embd: int) -> int:
+    """Where every query head has a key head of its own, more than what attention holds later."""
+    return max(0, sum(_rows(shapes, name) for name in ("attn_q", "attn_k", "attn_v")) - n_embd)
 
 
 def _recurrent(shapes: BlockShapes) -> RecurrentWork:
@@ -113,9 +122,15 @@ def _held(work: RecurrentWork) -> int:
     return work.held_elements
 
 
-def _dense_ffn(shapes: BlockShapes) -> int:
-    down = shapes.get("ffn_down", (0,))[0]
-    return _rows(shapes, "ffn_gate") + _rows(shapes, "ffn_up") + down
+def _dense_ffn(shapes: BlockShapes, suffix: str = "") -> int:
+    down = shapes.get(f"ffn_down{suffix}", (0,))[0]
+    return _rows(shapes, f"ffn_gate{suffix}") + _rows(shapes, f"ffn_up{suffix}") + down
+
+
+def _unrouted_ffn(shapes: BlockShapes) -> int:
+    """Without the routed experts; the router's scores are there once more in their order."""
+    router = _SCORES * _rows(shapes, "ffn_gate_inp")
+    return max(_dense_ffn(shapes), _dense_ffn(shapes, "_shexp"), router)
 
 
 def _routed_ffn(shapes: BlockShapes, n_embd: int, n_used: int) -> int:
@@ -132,6 +147,14 @@ def _routed_use(shapes: BlockShapes, n_embd: int, n_used: int) -> int:
     if not inward:
         return 0
     return max(inward, n_used * (shapes.get("ffn_down_exps", (0,))[0] + n_embd))
+
+
+def _parted(shapes: BlockShapes, n_embd: int) -> int:
+    """The gap that a block was seen to leave where its experts are computed elsewhere: a row of the
+    model's width with a dense FFN beside them (gemma 4), half its values' in a delta net."""
+    if {"ffn_down", "ffn_down_exps"} <= shapes.keys():
+        return n_embd
+    return shapes["ssm_out"][0] // 2 if {"attn_qkv", "ssm_out"} <= shapes.keys() else 0
 
 
 def _inward(shapes: BlockShapes, n_used: int) -> int:

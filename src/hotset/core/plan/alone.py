@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hotset.core.compute import compute_bytes_estimate, largest_context
+from hotset.core.compute import largest_context
 from hotset.core.errors import MachineProblem
 from hotset.core.experience import RAM
 from hotset.core.machine import Machine
@@ -21,7 +21,7 @@ from hotset.core.memory import (
     cache_bytes,
 )
 from hotset.core.modelspec import Experts, ModelSpec
-from hotset.core.placement import Placement, Projector, ProjectorPlace
+from hotset.core.placement import Placement, Projector, ProjectorPlace, host_compute_bytes
 from hotset.core.plan.common import (
     KV_LADDER,
     LEAST_CONTEXT_TOKENS,
@@ -41,6 +41,7 @@ from hotset.core.plan.rating import rate_alone
 from hotset.core.plan.shape import ram_shape
 from hotset.core.plan.types import ENGINE_BYTES, Footprint, Plan, Wishes
 from hotset.core.speed import HostExperts, HostTier
+from hotset.core.storecompute import store_compute_bytes
 from hotset.core.units import GIB, MIB, format_bytes, format_count
 
 __all__ = ["plan_alone"]
@@ -182,7 +183,8 @@ def _finish(
             weights_bytes=spec.trunk_bytes - (_expert_bytes(spec) if expert_cache else 0),
             expert_cache_bytes=expert_cache,
             cache_bytes=cache_bytes(spec, settings).total,
-            compute_bytes=_compute_bytes(spec, machine, settings),
+            compute_bytes=_compute_bytes(spec, machine, wishes, settings),
+            store_compute_bytes=store_compute_bytes(spec, settings) if expert_cache else 0,
             prompt_cache_bytes=prompt_cache * MIB,
         ),
         is_larger_than_ram=is_larger,
@@ -220,12 +222,28 @@ def _fixed_bytes(
 ) -> int:
     settings = cache_settings(wishes, kv_type, context, default_ubatch(wishes))
     caches = cache_bytes(spec, settings).total
-    return caches + _compute_bytes(spec, machine, settings) + ENGINE_BYTES
+    return caches + _compute_bytes(spec, machine, wishes, settings) + ENGINE_BYTES
 
 
-def _compute_bytes(spec: ModelSpec, machine: Machine, settings: CacheSettings) -> int:
-    estimate = compute_bytes_estimate(spec, settings)
-    return machine.experience.compute(RAM, ram_shape(settings, is_alone=True), estimate)
+def _compute_bytes(
+    spec: ModelSpec, machine: Machine, wishes: Wishes, settings: CacheSettings
+) -> int:
+    """Buffers of a batch; with the expert store's where the weights find no room otherwise."""
+    without = _compute_bytes_of(spec, machine, settings, has_store=False)
+    if not (spec.experts and wishes.can_store):
+        return without
+    fixed = cache_bytes(spec, settings).total + without + ENGINE_BYTES
+    if fixed + spec.trunk_bytes <= machine.ram_available_bytes:
+        return without
+    return _compute_bytes_of(spec, machine, settings, has_store=True)
+
+
+def _compute_bytes_of(
+    spec: ModelSpec, machine: Machine, settings: CacheSettings, *, has_store: bool
+) -> int:
+    estimate = host_compute_bytes(spec, settings, (), has_store=has_store)
+    shape = ram_shape(settings, is_alone=True, has_store=has_store)
+    return machine.experience.compute(RAM, shape, estimate)
 
 
 def _largest(
@@ -237,7 +255,7 @@ def _largest(
         spec,
         settings,
         budget_bytes - ENGINE_BYTES,
-        compute_bytes=lambda spec, tried: _compute_bytes(spec, machine, tried),
+        compute_bytes=lambda spec, tried: _compute_bytes(spec, machine, wishes, tried),
     )
     context = total // wishes.slots // CONTEXT_STEP_TOKENS * CONTEXT_STEP_TOKENS
     # A start may have shown more for a shorter one than is counted for what was found.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hotset.core.compute import compute_bytes_estimate
+from hotset.core.compute import batch_tokens, compute_bytes_estimate
 from hotset.core.drafting import DRAFT_CACHE_TYPE, DRAFT_TOKENS, drafting
 from hotset.core.memory import CacheSettings, cache_bytes, context_cells
 from hotset.core.modelspec import ModelSpec
@@ -14,6 +14,7 @@ from hotset.core.plan.common import cache_settings
 from hotset.core.plan.rating import nominal_depth
 from hotset.core.plan.types import Plan, Speed, Wishes
 from hotset.core.speed import Estimate, Term, total_s
+from hotset.core.storecompute import fullest_rows
 from hotset.core.units import MIB, format_bytes, format_count
 
 __all__ = ["explain"]
@@ -34,7 +35,11 @@ def explain(spec: ModelSpec, plan: Plan) -> Iterator[str]:
         yield _line("recurrent state", kinds.recurrent, f"F32, {plan.slots} of them")
     yield "compute buffers (estimate, meant to be too much)"
     how = f"batch of {format_count(plan.ubatch_tokens)}, mask over {format_count(cells)} cells"
-    yield _line("activations and mask", compute_bytes_estimate(spec, settings), how)
+    stored = plan.footprint.store_compute_bytes
+    activations = compute_bytes_estimate(spec, settings, has_experts=not stored)
+    yield _line("activations and mask", activations, how)
+    if stored:
+        yield _line("the store's products", stored, _products(spec, plan, settings))
     parts = split_model(spec)
     units = plan.placement.ranges(parts.n_units)
     for taken, own in zip(plan.footprint.devices, units, strict=False):
@@ -88,6 +93,15 @@ def _head_lines(spec: ModelSpec, settings: CacheSettings) -> Iterator[str]:
     if added.unknown_head_cache_bytes:
         how = "at most, and no weights, in an engine that has no MTP for this model"
         yield _line("or KV of all blocks", added.unknown_head_cache_bytes, how)
+
+
+def _products(spec: ModelSpec, plan: Plan, settings: CacheSettings) -> str:
+    """How the buffer of the expert store's device adds up."""
+    rows = fullest_rows(spec, settings)
+    widths = " + ".join(map(format_count, rows.widths))
+    beside = ", and rows of the card" if plan.has_devices else ""
+    n_tokens = format_count(batch_tokens(settings))
+    return f"batch of {n_tokens} x {rows.used} experts x ({widths}) x 4 B{beside}"
 
 
 def _measured_lines(speed: Speed, rate: Estimate, num_tokens: int) -> Iterator[str]:

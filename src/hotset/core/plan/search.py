@@ -100,6 +100,9 @@ class Search:
         self._streams = Streams(spec)
         # Buffers of devices: they take longer to count than all else, and come again and again.
         self._computes: dict[tuple[CacheSettings, Backend | None, bool, int], int] = {}
+        self._ram_computes: dict[
+            tuple[CacheSettings, frozenset[Backend | None], int, bool], int
+        ] = {}
 
     def best(self, context: int, kv_type: str) -> Candidate | None:
         """The cheapest placement; with the projector where that fits at all. None: nothing fits."""
@@ -291,10 +294,20 @@ class Search:
         return self._machine.experience.compute(gpu.engine_name, shape, estimate)
 
     def _ram_compute(
-        self, settings: CacheSettings, backends: Collection[Backend | None], n_blocks_in_ram: int
+        self,
+        settings: CacheSettings,
+        backends: Collection[Backend | None],
+        n_blocks_in_ram: int,
+        *,
+        has_store: bool = False,
     ) -> int:
-        shape = ram_shape(settings, is_alone=False)
-        estimate = host_compute_bytes(self._spec, settings, backends, n_blocks_in_ram)
+        key = (settings, frozenset(backends), n_blocks_in_ram, has_store)
+        estimate = self._ram_computes.get(key)
+        if estimate is None:
+            estimate = self._ram_computes[key] = host_compute_bytes(
+                self._spec, settings, backends, n_blocks_in_ram, has_store=has_store
+            )
+        shape = ram_shape(settings, is_alone=False, has_store=has_store)
         return self._machine.experience.compute(RAM, shape, estimate)
 
     def _overhead(self, gpu: Gpu) -> int:
@@ -338,15 +351,20 @@ class Search:
         host_cache = sum(caches.n_bytes[:first])
         # Of all devices, used or not: a device that grows until it is used must not cost RAM.
         backends = {gpu.backend for gpu in self._machine.devices if placement.n_offloaded}
-        compute = self._ram_compute(settings, backends, n_in_ram)
+        compute = with_store = self._ram_compute(settings, backends, n_in_ram)
+        if self._wishes.can_store:
+            with_store = self._ram_compute(settings, backends, n_in_ram, has_store=True)
         projector_ram = 0
         if self._projector and placement.projector is ProjectorPlace.RAM:
             projector_ram = self._projector.total_bytes
-        fixed = host_cache + compute + projector_ram + shared + ENGINE_BYTES
+        beside = host_cache + projector_ram + shared + ENGINE_BYTES
         weights = ram_weights(self._parts, placement)
-        host = self._host(placement, weights, fixed)
+        host = self._host(placement, weights, beside + compute, beside + with_store)
         if host is None:
             return None
+        if host.tier is HostTier.STORE:
+            compute = with_store
+        fixed = beside + compute
         speed = rate(
             self._model, self._parts, caches, deep, placement, host, settings.ubatch_tokens
         )
@@ -365,7 +383,9 @@ class Search:
             cost_s=speed.cost_s + self._picture_cost_s(placement.projector),
         )
 
-    def _host(self, placement: Placement, weights: RamWeights, fixed: int) -> HostExperts | None:
+    def _host(
+        self, placement: Placement, weights: RamWeights, fixed: int, fixed_with_store: int
+    ) -> HostExperts | None:
         """Where the weights are that no device has; None if RAM is too small for the rest."""
         left = self._machine.ram_available_bytes - fixed
         if left < 0:
@@ -381,7 +401,8 @@ class Search:
         if placement.moe_cache_bytes:
             return None  # the engine's cache is filled from RAM
         experts = self._spec.experts
-        store = left - weights.trunk_bytes - STORE_BYTES
+        others = fixed_with_store + weights.trunk_bytes + STORE_BYTES
+        store = self._machine.ram_available_bytes - others
         if not (self._wishes.can_store and experts and weights.expert_bytes):
             return HostExperts(HostTier.PAGES, left)
         least = 2 * experts.bytes_per_token // len(experts.layers)

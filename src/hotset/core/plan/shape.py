@@ -18,9 +18,10 @@ def device_shape(settings: CacheSettings, *, is_hosted: bool, n_blocks_in_ram: i
     return f"{_batch(settings)}, {'experts in RAM' if is_hosted else 'whole blocks'}"
 
 
-def ram_shape(settings: CacheSettings, *, is_alone: bool) -> str:
-    """In RAM; `is_alone`: no device computes."""
-    return f"{_batch(settings)}, {'alone' if is_alone else 'beside devices'}"
+def ram_shape(settings: CacheSettings, *, is_alone: bool, has_store: bool = False) -> str:
+    """In RAM; `is_alone`: no device computes; `has_store`: the expert store computes experts."""
+    stored = ", experts in the store" if has_store else ""
+    return f"{_batch(settings)}, {'alone' if is_alone else 'beside devices'}{stored}"
 
 
 def _batch(settings: CacheSettings) -> str:

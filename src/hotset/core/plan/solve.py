@@ -25,6 +25,7 @@ from hotset.core.plan.pace import paced
 from hotset.core.plan.search import Candidate, Search
 from hotset.core.plan.types import Footprint, Plan, Wishes
 from hotset.core.speed import HostTier
+from hotset.core.storecompute import store_compute_bytes
 from hotset.core.units import MIB, format_bytes, format_count
 
 __all__ = ["make_plan"]
@@ -136,6 +137,8 @@ def _finish(
 ) -> Plan:
     placement, host = best.placement, best.host
     stored = host.ram_bytes if host.tier is HostTier.STORE else 0
+    is_beside_card = placement.n_offloaded > 0
+    store_compute = store_compute_bytes(spec, best.settings, is_beside_card=is_beside_card)
     prompt_cache = prompt_cache_mib(wishes, best.ram_left_bytes)
     reasons += _placement_reasons(spec, wishes, projector, best)
     reasons += _spill_reasons(machine)
@@ -153,6 +156,7 @@ def _finish(
             expert_cache_bytes=stored,
             cache_bytes=best.host_cache_bytes,
             compute_bytes=best.compute_bytes,
+            store_compute_bytes=store_compute if stored else 0,
             prompt_cache_bytes=prompt_cache * MIB,
             projector_bytes=best.projector_ram_bytes,
             shared_bytes=best.shared_bytes,

@@ -56,12 +56,14 @@ class Footprint:
     they are read into memory instead. MTP blocks are not counted, the engine skips them. With the
     expert store they are only what is no expert, and `expert_cache_bytes` is the store's. What
     devices take that share RAM is counted with the devices, and in `shared_bytes` once more.
+    `store_compute_bytes` are a part of `compute_bytes`: what the store's device takes for a batch.
     """
 
     weights_bytes: int
     expert_cache_bytes: int = 0
     cache_bytes: int
     compute_bytes: int
+    store_compute_bytes: int = 0
     prompt_cache_bytes: int
     projector_bytes: int = 0
     shared_bytes: int = 0
