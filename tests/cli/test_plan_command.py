@@ -247,6 +247,7 @@ def test_a_stock_llama_server_takes_the_command_line(tmp_path: Path) -> None:
         (("--reserve", "2"), 4, ("--reserve", "no unit")),
         (("--kv", "q9"), 4, ("--kv is 'q9'",)),
         (("--reserve", "much"), 4, ("--reserve", "'much'")),
+        (("--gpu", "none", "--reserve", "2GiB"), 4, ("--reserve is 2GiB", "no card")),
         (("--gpu", "16"), 4, ("--gpu",)),
         (("--gpu", "16GiB", "--ram", "0GiB"), 4, ("--ram",)),
         (("--gpu", "16GiB", "--ram", "-4GiB"), 4, ("--ram",)),

@@ -120,6 +120,8 @@ def plan(
     found, plans = [], []
     for model in models:
         ready, subject, machine, given = _planned(model, words, file, engine, wishes)
+        if reserve is not None and not machine.devices:
+            raise ConfigProblem(f"--reserve is {reserve}, but there is no card; leave it out")
         plans.append(ready)
         found.append(_shown(ready, subject, machine, given, argv, is_explained, as_json))
     if as_json:

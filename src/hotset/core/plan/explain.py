@@ -82,9 +82,9 @@ def _head_lines(spec: ModelSpec, settings: CacheSettings) -> Iterator[str]:
         return
     yield "drafting with the MTP layers would add (--spec-type draft-mtp; not planned)"
     for name, n, how in (
-        ("weights", sum(added.weights_bytes), "of those layers, exact"),
-        (f"KV, {DRAFT_CACHE_TYPE}", sum(added.cache_bytes), "of those layers, exact"),
-        ("recurrent state", added.state_bytes, f"{DRAFT_TOKENS} more of each, exact"),
+        ("weights", sum(added.weights_bytes), "of those layers, as they are in the file"),
+        (f"KV, {DRAFT_CACHE_TYPE}", sum(added.cache_bytes), "of those layers"),
+        ("recurrent state", added.state_bytes, f"{DRAFT_TOKENS} more of each"),
         ("compute", added.main_compute_bytes, "states and outputs of drafted tokens; estimate"),
         ("compute, drafting", added.compute_bytes, "a second set of buffers; estimate"),
     ):

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hotset.core.experience import RAM
-from hotset.core.machine import Backend, Gpu, Machine
+from hotset.core.machine import Gpu, Machine
 from hotset.core.memory import CONTEXT_STEP_TOKENS, CacheSettings
 from hotset.core.modelspec import ModelSpec
-from hotset.core.parts import CacheUnits, Staging, cache_units, split_model
+from hotset.core.parts import CacheUnits, cache_units, split_model
 from hotset.core.placement import (
     DeviceBytes,
     Placement,
     Projector,
     ProjectorPlace,
     RamWeights,
-    default_reserve_bytes,
     device_bytes,
-    device_compute_bytes,
-    host_compute_bytes,
-    overhead_bytes,
     ram_weights,
 )
+from hotset.core.plan.buffers import Buffers
 from hotset.core.plan.common import STORE_BYTES, cache_settings, default_threads
 from hotset.core.plan.deal import Deal, Dealer
 from hotset.core.plan.rating import mean_depth, nominal_depth, rate
-from hotset.core.plan.shape import device_shape, ram_shape
 from hotset.core.plan.types import ENGINE_BYTES, Speed, Wishes
 from hotset.core.speed import HostExperts, HostTier, speed_model
-from hotset.core.streaming import Streams
 from hotset.core.units import MIB
 
 __all__ = ["Candidate", "Search", "usable_devices"]
@@ -97,12 +91,7 @@ class Search:
         self._parts = split_model(spec)
         self._threads = default_threads(machine, wishes)
         self._model = speed_model(spec, self._machine, threads=self._threads)
-        self._streams = Streams(spec)
-        # Buffers of devices: they take longer to count than all else, and come again and again.
-        self._computes: dict[tuple[CacheSettings, Backend | None, bool, int], int] = {}
-        self._ram_computes: dict[
-            tuple[CacheSettings, frozenset[Backend | None], int, bool], int
-        ] = {}
+        self._buffers = Buffers(spec, self._parts, self._machine, wishes.reserve_bytes)
 
     def best(self, context: int, kv_type: str) -> Candidate | None:
         """The cheapest placement; with the projector where that fits at all. None: nothing fits."""
@@ -193,7 +182,7 @@ class Search:
     def _has_room_for_experts(self, settings: CacheSettings) -> bool:
         """Whether RAM holds all of them beside whatever else may be there, devices left aside."""
         needed = self._parts.ram_bytes + sum(self._parts.expert_bytes) + ENGINE_BYTES
-        needed += self._ram_compute(settings, (), 0) + _PINNED_SPARE_BYTES
+        needed += self._buffers.ram_compute(settings, (), 0) + _PINNED_SPARE_BYTES
         needed += self._projector.total_bytes if self._projector else 0
         is_beside_devices = any(gpu.shares_ram for gpu in self._machine.devices)
         return needed <= self._machine.ram_available_bytes and not is_beside_devices
@@ -209,17 +198,19 @@ class Search:
     ) -> tuple[Deal, ...]:
         """Splits for the room that there is beside the largest buffers of all `n_samples`, numbers
         of blocks in RAM."""
-        rooms = tuple(
+        rooms = [
             min(
-                self._room(settings, place, index, is_hosted=is_hosted, n_blocks_in_ram=n)
+                self._buffers.room(settings, gpu, is_hosted=is_hosted, n_blocks_in_ram=n)
                 for n in n_samples or (0,)
             )
-            for index in range(len(self._machine.devices))
-        )
-        if place is ProjectorPlace.DEVICE and rooms[0] < 0:
-            return ()
+            for gpu in self._machine.devices
+        ]
+        if place is ProjectorPlace.DEVICE and self._projector:
+            rooms[0] -= self._projector.total_bytes
+            if rooms[0] < 0:
+                return ()
         return Dealer(
-            self._model, self._parts, deep, rooms,
+            self._model, self._parts, deep, tuple(rooms),
             hosted=is_hosted, forced=self._wishes.cpu_moe_layers,
         ).deals()  # fmt: skip
 
@@ -247,72 +238,6 @@ class Search:
         if _LEAST_CACHE_CYCLES * experts.bytes_per_token <= cache < held:
             yield replace(plain, host_moe_units=self._parts.moe_units, moe_cache_bytes=cache)
 
-    def _budget(self, gpu: Gpu) -> int:
-        """What may be taken of a device."""
-        reserve = self._wishes.reserve_bytes
-        if reserve is None:
-            reserve = default_reserve_bytes(gpu)
-        return gpu.free_bytes - reserve - self._machine.experience.spilled(gpu.engine_name)
-
-    def _room(
-        self,
-        settings: CacheSettings,
-        place: ProjectorPlace,
-        index: int,
-        *,
-        is_hosted: bool,
-        n_blocks_in_ram: int,
-    ) -> int:
-        """Bytes of a device for weights and caches; negative where its buffers do not fit."""
-        gpu = self._machine.devices[index]
-        room = self._budget(gpu)
-        if gpu.shares_ram:
-            beside = self._ram_compute(settings, (), 0) + self._parts.ram_bytes
-            room = min(room, self._machine.ram_available_bytes - beside - ENGINE_BYTES)
-        room -= self._overhead(gpu)
-        room -= self._compute(settings, gpu, is_hosted=is_hosted, n_blocks_in_ram=n_blocks_in_ram)
-        if index == 0 and place is ProjectorPlace.DEVICE and self._projector:
-            room -= self._projector.total_bytes
-        return room
-
-    def _compute(
-        self, settings: CacheSettings, gpu: Gpu, *, is_hosted: bool, n_blocks_in_ram: int
-    ) -> int:
-        key = (settings, gpu.backend, is_hosted, n_blocks_in_ram)
-        estimate = self._computes.get(key)
-        if estimate is None:
-            estimate = self._computes[key] = device_compute_bytes(
-                self._spec,
-                settings,
-                gpu.backend,
-                staging=self._parts.staging if is_hosted else Staging(),
-                is_pipelined=len(self._machine.devices) > 1 and not is_hosted,
-                n_blocks_in_ram=n_blocks_in_ram,
-                streams=self._streams,
-            )
-        shape = device_shape(settings, is_hosted=is_hosted, n_blocks_in_ram=n_blocks_in_ram)
-        return self._machine.experience.compute(gpu.engine_name, shape, estimate)
-
-    def _ram_compute(
-        self,
-        settings: CacheSettings,
-        backends: Collection[Backend | None],
-        n_blocks_in_ram: int,
-        *,
-        has_store: bool = False,
-    ) -> int:
-        key = (settings, frozenset(backends), n_blocks_in_ram, has_store)
-        estimate = self._ram_computes.get(key)
-        if estimate is None:
-            estimate = self._ram_computes[key] = host_compute_bytes(
-                self._spec, settings, backends, n_blocks_in_ram, has_store=has_store
-            )
-        shape = ram_shape(settings, is_alone=False, has_store=has_store)
-        return self._machine.experience.compute(RAM, shape, estimate)
-
-    def _overhead(self, gpu: Gpu) -> int:
-        return self._machine.experience.overhead(gpu.engine_name, overhead_bytes(gpu))
-
     def _candidate(
         self,
         settings: CacheSettings,
@@ -329,16 +254,18 @@ class Search:
         devices = tuple(
             device_bytes(
                 self._parts, caches, placement, index, gpu,
-                compute_bytes=self._compute(
+                compute_bytes=self._buffers.compute(
                     settings, gpu, is_hosted=is_hosted, n_blocks_in_ram=n_in_ram
                 ),
                 projector=self._projector,
-                budget_bytes=self._budget(gpu),
+                budget_bytes=self._buffers.budget(gpu),
             )
             for index, gpu in enumerate(self._machine.devices)
         )  # fmt: skip
         devices = tuple(
-            replace(taken, overhead_bytes=self._overhead(gpu)) if taken.overhead_bytes else taken
+            replace(taken, overhead_bytes=self._buffers.overhead(gpu))
+            if taken.overhead_bytes
+            else taken
             for taken, gpu in zip(devices, self._machine.devices, strict=True)
         )
         if any(taken.total_bytes > max(0, taken.budget_bytes) for taken in devices):
@@ -351,9 +278,9 @@ class Search:
         host_cache = sum(caches.n_bytes[:first])
         # Of all devices, used or not: a device that grows until it is used must not cost RAM.
         backends = {gpu.backend for gpu in self._machine.devices if placement.n_offloaded}
-        compute = with_store = self._ram_compute(settings, backends, n_in_ram)
+        compute = with_store = self._buffers.ram_compute(settings, backends, n_in_ram)
         if self._wishes.can_store:
-            with_store = self._ram_compute(settings, backends, n_in_ram, has_store=True)
+            with_store = self._buffers.ram_compute(settings, backends, n_in_ram, has_store=True)
         projector_ram = 0
         if self._projector and placement.projector is ProjectorPlace.RAM:
             projector_ram = self._projector.total_bytes
