@@ -18,6 +18,7 @@ __all__ = [
     "check_kind",
     "check_limit",
     "check_schema",
+    "check_word",
     "drop_nulls",
     "limits",
     "mend_stops",
@@ -51,6 +52,12 @@ def check_kind(value: object, kind: str, path: str) -> None:
     is_flag = isinstance(value, bool) and kind != "true or false"
     if is_flag or not isinstance(value, _KINDS[kind]):
         raise BadRequest(f"is {shown(value)}; it must be {kind}", path)
+
+
+def check_word(value: object, words: Sequence[str], path: str) -> None:
+    """Raises BadRequest unless the value is one of `words`."""
+    if value not in words:
+        raise BadRequest(f"is {shown(value)}; it must be one of {', '.join(words)}", path)
 
 
 def need_text(holder: Mapping[str, Any], key: str, path: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from hotset.gateway.dialects.base import Dialect
 from hotset.gateway.dialects.checks import (
     check_limit,
+    check_word,
     drop_nulls,
     limits,
     mend_stops,
@@ -36,6 +37,8 @@ _NUMBERS = {
     "grammar": "a text",
     "reasoning_effort": "a text",
 }
+# common_reasoning_format_from_name in llama.cpp's common/chat.cpp; it throws at another.
+_REASONING_FORMATS = ("none", "auto", "deepseek", "deepseek-legacy")
 _LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 
 
@@ -122,6 +125,8 @@ class OpenAIDialect(Dialect):
         changed = drop_nulls(body)
         limits(body, _NUMBERS)
         check_limit(body, *_LIMITS)
+        if "reasoning_format" in body:
+            check_word(body["reasoning_format"], _REASONING_FORMATS, "reasoning_format")
         changed = mend_stops(body, "stop") or changed
         return self._ask_for_usage(body) or changed
 
