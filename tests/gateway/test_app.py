@@ -376,3 +376,27 @@ def test_a_connection_that_sends_nothing_holds_nobody_up() -> None:
         idle = socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_S)
         running.to_close.append(idle)
         assert running.chat().status_code == 200
+
+
+WEBSOCKET = (
+    b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (WEBSOCKET, b"200"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"400"),
+    ],
+)
+def test_who_speaks_another_protocol_leaves_no_line_in_the_log(
+    caplog: pytest.LogCaptureFixture, sent: bytes, status: bytes
+) -> None:
+    with gateway() as running:
+        other = socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_S)
+        running.to_close.append(other)
+        other.sendall(sent)
+        assert other.recv(4096).split()[1] == status
+    assert [record.getMessage() for record in caplog.records] == []

@@ -60,6 +60,9 @@ def make_server(app: GatewayApp, settings: GatewaySettings) -> GatewayServer:
         ws="none",
         lifespan="on",
         log_config=None,
+        # What is no HTTP, or asks for another protocol, is the client's affair: whoever reaches the
+        # port could fill the log with it.
+        log_level="error",
         access_log=False,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
