@@ -129,6 +129,7 @@ def test_a_program_that_is_missing_or_no_program_is_named(tmp_path: Path) -> Non
     refused = (
         (tmp_path / "absent", "no such file"),
         (plain, "not executable"),
+        (Path(os.devnull), "a device or a pipe"),
         (tmp_path, "this is a folder"),
         (Path("/bin/true"), "states no version"),
     )

@@ -153,8 +153,12 @@ class LlamaServerEngine(Engine):
             raise EngineProblem(
                 f"engine {self.program}: this is a folder; name the program in it with --engine"
             )
-        if not self.program.is_file():
+        if not self.program.exists():
             raise EngineProblem(f"engine {self.program}: there is no such file")
+        if not self.program.is_file():
+            raise EngineProblem(
+                f"engine {self.program}: it is a device or a pipe; name a program with --engine"
+            )
         if not os.access(self.program, os.X_OK):
             raise EngineProblem(
                 f"engine {self.program}: it is not executable; `chmod +x` it, or name another"
