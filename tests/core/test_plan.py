@@ -111,6 +111,24 @@ def test_who_set_the_limit_is_told_to_raise_it_and_others_to_close_programs() ->
         assert no_way not in caught.value.message
 
 
+def test_nobody_is_told_to_close_programs_where_the_whole_machine_is_too_small() -> None:
+    """And what is said to be needed is what the smallest context needs."""
+    needed = []
+    for total_mib in (100, 400):
+        small = replace(machine(90 * MIB), ram_total_bytes=total_mib * MIB)
+        with pytest.raises(MachineProblem) as caught:
+            make_plan(MODEL, small, Wishes())
+        message = caught.value.message
+        assert message.startswith(f"{MODEL.name}: 256 tokens of q8_0 KV")
+        needed.append(float(message.split(" need ")[1].split(" MiB")[0]))
+        assert ("close programs" in message) == (needed[-1] <= total_mib)
+        assert (f"{total_mib}.0 MiB in all: a smaller model" in message) != (
+            "close programs" in message
+        )
+    assert 100 < needed[0] == needed[1] < 400
+    make_plan(MODEL, machine(int((needed[0] + 0.1) * MIB)), Wishes())
+
+
 def test_advice_to_use_fewer_slots_comes_only_with_several() -> None:
     for slots, is_advised in ((1, False), (4, True)):
         with pytest.raises(MachineProblem) as caught:

@@ -104,7 +104,8 @@ def _plan(spec: ModelSpec, machine: Machine, wishes: Wishes) -> Plan:
         kv_type = ladder[-1]
         context = _largest(spec, machine, wishes, kv_type, room)
         if context < LEAST_CONTEXT_TOKENS:
-            raise MachineProblem(_does_not_fit(spec, machine, wishes, kv_type, trained))
+            least = min(LEAST_CONTEXT_TOKENS, trained)
+            raise MachineProblem(_does_not_fit(spec, machine, wishes, kv_type, least))
         reasons.append(
             f"context {format_count(context)} of {format_count(trained)}: more does not fit in the"
             f" {format_bytes(room)} of RAM left for caches and buffers"
@@ -283,9 +284,11 @@ def _does_not_fit(
         ways.append("fewer --slots")
     if have == wishes.ram_bytes:
         ways.append("a larger --ram")
-    else:
+    elif need <= machine.ram_total_bytes:
         other = format_bytes(machine.ram_total_bytes - have)
         ways.append(f"close programs that use the other {other}")
+    else:
+        ways.append(f"there are {format_bytes(machine.ram_total_bytes)} in all: a smaller model")
     return (
         f"{spec.name}: {format_count(context)} tokens of {kv_type} KV with their buffers need"
         f" {format_bytes(need)} of RAM, {format_bytes(have)} are available; {'; '.join(ways)}"
